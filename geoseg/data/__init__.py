@@ -1,0 +1,1 @@
+"""From scenes to batches: the list of scenes, the sample store, the torch dataset."""

@@ -1,0 +1,1 @@
+"""Pixels and polygons: window arithmetic, rasters, vectors. No torch."""

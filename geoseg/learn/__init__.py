@@ -1,0 +1,1 @@
+"""Training: the loop, losses, metrics and model files."""

@@ -1,0 +1,1 @@
+"""Whole-raster classification in bounded memory."""
