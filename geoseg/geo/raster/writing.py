@@ -1,0 +1,332 @@
+"""Writing of rasters: streamed as a tiled GeoTIFF, finished as a Cloud Optimized GeoTIFF, put in place by rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+from xml.sax.saxutils import escape
+
+import numpy as np
+import rasterio
+import rasterio.shutil
+from numpy.typing import DTypeLike, NDArray
+from rasterio.enums import ColorInterp
+from rasterio.errors import CRSError, RasterioError
+
+from geoseg.errors import DataError, problem
+from geoseg.geo.grid import Window
+from geoseg.geo.raster.reading import RasterInfo, _gdal
+
+Colour = str | Sequence[int]
+# The tag through which category names travel from the streamed file to the finished one.
+NAMES_TAG = "CLASS_NAMES"
+SIDE_FILES = (".aux.xml", ".ovr", ".msk", ".msk.ovr", ".ovr.tmp", ".msk.ovr.tmp")
+
+
+class Description(TypedDict, total=False):
+    """What a raster tells its reader beyond its pixels.
+
+    Attributes:
+        colours: Class id to "#rrggbb" or (red, green, blue[, alpha]); for one band of uint8 or uint16.
+        tags: Free metadata, written as text.
+        names: Names of the classes, in the order of their ids.
+        band_names: Descriptions of the bands, in their order.
+    """
+
+    colours: Mapping[int, Colour] | Sequence[Colour] | None
+    tags: Mapping[str, object] | None
+    names: Sequence[str] | None
+    band_names: Sequence[str] | None
+
+
+class RasterWriter:
+    """Writes windows of a tiled, compressed GeoTIFF, in any order and of any alignment.
+
+    A compressed block that is written twice leaves its first copy behind as dead bytes. Therefore blocks that a window
+    covers in part are kept in memory until they are full; windows that come row by row keep about one row of blocks.
+    Pixels that are never written are nodata.
+    """
+
+    def __init__(self, dataset: rasterio.io.DatasetWriter, nodata: float | None, tile: int) -> None:
+        self._dataset = dataset
+        self._nodata = 0 if nodata is None else nodata
+        self._tile = tile
+        self._pending: dict[Window, tuple[NDArray[Any], NDArray[np.bool_]]] = {}
+        self._written: set[Window] = set()
+        self._scene = Window(0, 0, dataset.height, dataset.width)
+
+    def write(self, array: NDArray[Any], window: Window) -> None:
+        """Write (count, h, w), or (h, w) into every band, at a window inside the raster.
+
+        Raises:
+            ValueError: If shape or dtype do not fit; conversion would wrap values silently.
+        """
+        values = np.broadcast_to(array, (self._dataset.count, *array.shape[-2:]))
+        if values.shape[-2:] != window.shape or not self._scene.contains(window):
+            raise ValueError(f"an array of shape {array.shape} does not fit {window} of {self._scene}")
+        if values.dtype != np.dtype(self._dataset.dtypes[0]):
+            raise ValueError(f"the raster holds {self._dataset.dtypes[0]}, not {values.dtype}")
+        core = self._whole_blocks(window)
+        if core is not None:
+            self._write_blocks(values[(slice(None), *core.within(window))], core)
+        for block in self._blocks(window):
+            if core is None or not core.contains(block):
+                self._keep(values, window, block)
+
+    def flush(self) -> None:
+        """Write the blocks that are not full; the rest of them is nodata."""
+        for block, (values, _) in sorted(self._pending.items()):
+            self._write_blocks(values, block, done=False)
+        self._pending.clear()
+
+    def _keep(self, values: NDArray[Any], window: Window, block: Window) -> None:
+        part = window.intersection(block)
+        assert part is not None
+        kept, covered = self._pending.get(block) or self._started(block)
+        rows, cols = part.within(block)
+        kept[:, rows, cols] = values[(slice(None), *part.within(window))]
+        covered[rows, cols] = True
+        self._pending[block] = kept, covered
+        if covered.all():
+            self._write_blocks(kept, block)
+
+    def _started(self, block: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        shape = (self._dataset.count, *block.shape)
+        if block in self._written:
+            return self._dataset.read(window=_slices(block)), np.ones(block.shape, bool)
+        return np.full(shape, self._nodata, self._dataset.dtypes[0]), np.zeros(block.shape, bool)
+
+    def _write_blocks(self, values: NDArray[Any], window: Window, done: bool = True) -> None:
+        self._dataset.write(values, window=_slices(window))
+        if done:
+            for block in self._blocks(window):
+                self._written.add(block)
+                self._pending.pop(block, None)
+
+    def _whole_blocks(self, window: Window) -> Window | None:
+        """Return the part of window that is made of whole blocks."""
+        row_off, row_stop = _aligned(window.row_off, window.row_stop, self._tile, self._scene.height)
+        col_off, col_stop = _aligned(window.col_off, window.col_stop, self._tile, self._scene.width)
+        if row_stop <= row_off or col_stop <= col_off:
+            return None
+        return Window(row_off, col_off, row_stop - row_off, col_stop - col_off)
+
+    def _blocks(self, window: Window) -> Iterator[Window]:
+        tile = self._tile
+        for row in range(window.row_off // tile * tile, window.row_stop, tile):
+            for col in range(window.col_off // tile * tile, window.col_stop, tile):
+                height, width = min(tile, self._scene.height - row), min(tile, self._scene.width - col)
+                yield Window(row, col, height, width)
+
+
+@contextlib.contextmanager
+def create_geotiff(
+    path: str | os.PathLike[str],
+    like: RasterInfo,
+    count: int,
+    dtype: DTypeLike,
+    nodata: float | None,
+    tile: int = 512,
+    **description: Unpack[Description],
+) -> Iterator[RasterWriter]:
+    """Create a tiled, deflated GeoTIFF over the same ground as `like`, to be written window by window.
+
+    It is written under `path` itself: give a temporary name, then call `finish_cog` or `publish`. A file whose writing
+    was cut short looks whole when opened, so it must never carry the final name. If the block raises, it is removed.
+
+    Args:
+        path: Name to write.
+        like: The raster whose size, transform, CRS and ground control points are copied exactly.
+        count: Bands.
+        dtype: numpy dtype of the bands.
+        nodata: Value of pixels without data; must fit dtype.
+        tile: Side of the file's blocks, a multiple of 16.
+        **description: Colours, tags and names, see `Description`.
+
+    Raises:
+        DataError: If the file cannot be written.
+        ValueError: If nodata does not fit dtype, or colours were given for a raster that cannot hold them.
+    """
+    name = os.fspath(path)
+    with _gdal():
+        try:
+            with rasterio.open(name, "w+", **_profile(like, count, dtype, nodata, tile, description)) as dataset:
+                _describe(dataset, like, nodata, description)
+                writer = RasterWriter(dataset, nodata, tile)
+                yield writer
+                writer.flush()
+        except (RasterioError, CRSError, OSError) as error:
+            _remove(name)
+            remedy = "check that the folder exists, may be written and has room"
+            raise DataError(problem(name, f"a failed write ({error})", "a writable place", remedy)) from error
+        except BaseException:
+            _remove(name)
+            raise
+
+
+def finish_cog(
+    source: str | os.PathLike[str], final: str | os.PathLike[str], overview_resampling: str = "mode"
+) -> None:
+    """Rewrite a streamed GeoTIFF as a Cloud Optimized GeoTIFF, put it in place and remove the streamed one.
+
+    The file appears under its final name complete or not at all; side files of a former one there are removed, and an
+    .aux.xml with the category names is written where the source has class names.
+
+    Args:
+        source: What `create_geotiff` wrote.
+        final: The name it shall have; replaced if it exists.
+        overview_resampling: "mode" or "nearest" for classes, "average" for quantities.
+
+    Raises:
+        DataError: If it cannot be written.
+    """
+    source, final = Path(source), Path(final)
+    # The suffix stays .tif: GDAL's helpers look at it.
+    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}.tif")
+    try:
+        with _gdal():
+            rasterio.shutil.copy(str(source), str(temporary), driver="COG", **_cog_options(overview_resampling))
+        publish(temporary, final)
+    except (RasterioError, CRSError, OSError) as error:
+        remedy = "check that the folder may be written and has room"
+        raise DataError(problem(final, f"a failed write ({error})", "a writable place", remedy)) from error
+    finally:
+        _remove(str(temporary))
+    _remove(str(source))
+
+
+def publish(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
+    """Give a finished GeoTIFF its final name, without side files of a former one, and with its category names."""
+    temporary, final = Path(temporary), Path(final)
+    with _gdal(), rasterio.open(temporary) as dataset:
+        names = json.loads(dataset.tags().get(NAMES_TAG, "[]"))
+    for suffix in SIDE_FILES:
+        Path(f"{final}{suffix}").unlink(missing_ok=True)
+    temporary.replace(final)
+    for suffix in SIDE_FILES:
+        Path(f"{temporary}{suffix}").unlink(missing_ok=True)
+    if names:
+        side = Path(f"{final}.aux.xml")
+        hidden = side.with_name(f".{side.name}.{uuid.uuid4().hex[:8]}")
+        hidden.write_text(_category_xml(names), encoding="utf-8")
+        hidden.replace(side)
+
+
+def same_file(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> bool:
+    """Tell whether two names lead to the same file, through links too; the second need not exist."""
+    if Path(first).exists() and Path(second).exists():
+        return Path(first).samefile(second)
+    return Path(first).resolve() == Path(second).resolve()
+
+
+def _profile(
+    like: RasterInfo, count: int, dtype: DTypeLike, nodata: float | None, tile: int, description: Description
+) -> dict[str, Any]:
+    kind = np.dtype(dtype)
+    if nodata is not None and kind.kind in "iu" and not np.iinfo(kind).min <= nodata <= np.iinfo(kind).max:
+        raise ValueError(f"nodata {nodata} does not fit {kind}")
+    coloured = description.get("colours") is not None
+    if coloured and (count != 1 or kind.name not in ("uint8", "uint16")):
+        raise ValueError("a colour table needs one band of uint8 or uint16")
+    profile: dict[str, Any] = {
+        "driver": "GTiff",
+        "height": like.height,
+        "width": like.width,
+        "count": count,
+        "dtype": kind.name,
+        "nodata": nodata,
+        "tiled": True,
+        "blockxsize": tile,
+        "blockysize": tile,
+        "compress": "deflate",
+        "zlevel": 6,
+        "predictor": 3 if kind.kind == "f" else 1,
+        "bigtiff": "IF_SAFER",
+        # By default GDAL would call four 8-bit bands RGB and alpha.
+        "photometric": "PALETTE" if coloured else "MINISBLACK",
+        "interleave": "band",
+    }
+    if like.georeferenced:
+        profile |= {"transform": like.transform, "crs": like.crs}
+    elif like.gcps:
+        profile |= {"gcps": list(like.gcps), "crs": like.gcps_crs}
+    elif like.crs:
+        profile |= {"crs": like.crs}
+    return profile
+
+
+def _describe(
+    dataset: rasterio.io.DatasetWriter, like: RasterInfo, nodata: float | None, description: Description
+) -> None:
+    if like.rpcs and not like.georeferenced:
+        dataset.rpcs = like.rpcs
+    tags = {key: str(value) for key, value in (description.get("tags") or {}).items()}
+    names = description.get("names")
+    if names:
+        tags[NAMES_TAG] = json.dumps(list(names), ensure_ascii=False)
+    dataset.update_tags(**tags)
+    for band, text in enumerate(description.get("band_names") or (), start=1):
+        dataset.set_band_description(band, text)
+    colours = description.get("colours")
+    if colours is not None:
+        dataset.write_colormap(1, _colour_table(colours, nodata))
+    else:
+        dataset.colorinterp = [ColorInterp.gray] + [ColorInterp.undefined] * (dataset.count - 1)
+
+
+def _colour_table(colours: Mapping[int, Colour] | Sequence[Colour], nodata: float | None) -> dict[int, Any]:
+    pairs = colours.items() if isinstance(colours, Mapping) else enumerate(colours)
+    table = {int(value): _rgba(colour) for value, colour in pairs}
+    if nodata is not None:
+        table.setdefault(int(nodata), (0, 0, 0, 0))
+    return table
+
+
+def _rgba(colour: Colour) -> tuple[int, ...]:
+    if isinstance(colour, str):
+        digits = colour.removeprefix("#")
+        parts = [int(digits[i : i + 2], 16) for i in range(0, len(digits), 2)]
+    else:
+        parts = [int(part) for part in colour]
+    if len(parts) not in (3, 4) or not all(0 <= part <= 255 for part in parts):
+        raise ValueError(f"{colour!r} is not a colour such as #1f78b4")
+    return (*parts, 255) if len(parts) == 3 else tuple(parts)
+
+
+def _cog_options(overview_resampling: str) -> dict[str, str]:
+    return {
+        "compress": "DEFLATE",
+        "level": "6",
+        "predictor": "YES",
+        "blocksize": "512",
+        "bigtiff": "IF_SAFER",
+        "overviews": "IGNORE_EXISTING",
+        "resampling": overview_resampling.upper(),
+        "overview_resampling": overview_resampling.upper(),
+    }
+
+
+def _category_xml(names: Sequence[str]) -> str:
+    categories = "\n".join(f"      <Category>{escape(name)}</Category>" for name in names)
+    return (
+        '<PAMDataset>\n  <PAMRasterBand band="1">\n    <CategoryNames>\n'
+        f"{categories}\n    </CategoryNames>\n  </PAMRasterBand>\n</PAMDataset>\n"
+    )
+
+
+def _aligned(start: int, stop: int, tile: int, length: int) -> tuple[int, int]:
+    return -(-start // tile) * tile, stop if stop == length else stop // tile * tile
+
+
+def _slices(window: Window) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (window.row_off, window.row_stop), (window.col_off, window.col_stop)
+
+
+def _remove(name: str) -> None:
+    for suffix in ("", *SIDE_FILES):
+        Path(f"{name}{suffix}").unlink(missing_ok=True)
