@@ -1,0 +1,27 @@
+"""YAML to a frozen, typed `Config`: every default and every rule of the user's settings, once.
+
+`load_config(path, overrides)` reads a file, checks all of it and reports all its problems together.
+"""
+
+from geoseg.config.load import Config, load_config
+from geoseg.config.schema import (
+    ClassEntry,
+    ClassificationSection,
+    EvaluationSection,
+    GlobalSection,
+    ModelsSection,
+    SampleSection,
+    TrainingSection,
+)
+
+__all__ = [
+    "ClassEntry",
+    "ClassificationSection",
+    "Config",
+    "EvaluationSection",
+    "GlobalSection",
+    "ModelsSection",
+    "SampleSection",
+    "TrainingSection",
+    "load_config",
+]

@@ -1,0 +1,64 @@
+"""Conflicts between keys, each of which is right by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from geoseg.config.explain import KeyPath, Trouble, shown
+
+if TYPE_CHECKING:
+    from geoseg.config.load import Config
+
+_NUM_CLASSES: KeyPath = ("global", "num_classes")
+_CLASSES: KeyPath = ("global", "classes")
+_IGNORE: KeyPath = ("global", "ignore_value")
+_WEIGHTS: KeyPath = ("training", "class_weights")
+_BANDS: KeyPath = ("global", "bands")
+_NUMBER: KeyPath = ("global", "number_of_bands")
+_UNKNOWN: KeyPath = ("sample", "ignore_values")
+
+
+def find_conflicts(config: Config) -> Iterator[Trouble]:
+    """Yield the conflicts of a config whose keys are right one by one."""
+    yield from _class_conflicts(config)
+    shared = config.global_
+    if shared.ignore_value < shared.num_classes:
+        last = shared.num_classes - 1
+        found = f"{shared.ignore_value}, the id of a class"
+        yield Trouble(_IGNORE, found, f"a value outside 0 to {last}", "use 255", (_IGNORE, _NUM_CLASSES, _CLASSES))
+    weights = config.training.class_weights
+    if isinstance(weights, tuple) and len(weights) != shared.num_classes:
+        expected = f"{shared.num_classes}, one per class in the order of the ids"
+        involved = (_WEIGHTS, _NUM_CLASSES, _CLASSES)
+        yield Trouble(_WEIGHTS, f"{len(weights)} weights", expected, "correct the list, background first", involved)
+    if shared.bands is not None and shared.number_of_bands not in (None, len(shared.bands)):
+        found = f"{shared.number_of_bands}, but {len(shared.bands)} bands in global.bands"
+        yield Trouble(_NUMBER, found, "equal numbers", "leave number_of_bands out", (_NUMBER, _BANDS))
+
+
+def _class_conflicts(config: Config) -> Iterator[Trouble]:
+    entries = config.global_.classes
+    if entries is None:
+        return
+    if config.global_.num_classes != len(entries):
+        found = f"{config.global_.num_classes}, but {len(entries)} entries in global.classes"
+        remedy = "list background first and then each class, or leave num_classes out"
+        yield Trouble(_NUM_CLASSES, found, "equal numbers", remedy, (_NUM_CLASSES, _CLASSES))
+    names = Counter(entry.name for entry in entries)
+    for name in (name for name, count in names.items() if count > 1):
+        yield Trouble(_CLASSES, f"the name {shown(name)} {names[name]} times", "each name once", "rename", (_CLASSES,))
+    held = Counter(value for entry in entries for value in _held(entry.value))
+    for value in (value for value, count in held.items() if count > 1):
+        yield Trouble(_CLASSES, f"the value {shown(value)} in two classes", "each value once", "correct", (_CLASSES,))
+    for value in config.sample.ignore_values:
+        if value in held:
+            found = f"{shown(value)}, the value of a class"
+            yield Trouble(_UNKNOWN, found, "values of no class", "remove it from one of them", (_UNKNOWN, _CLASSES))
+
+
+def _held(value: int | str | tuple[int | str, ...] | None) -> tuple[int | str, ...]:
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)

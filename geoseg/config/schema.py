@@ -1,0 +1,232 @@
+"""The sections and keys of the config, each with its default, its rule and one line of description."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from geoseg.config.lists import (
+    attribute_values,
+    band_list,
+    class_list,
+    class_value,
+    model_options,
+    output_list,
+    source_list,
+    weight_list,
+)
+from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
+from geoseg.models.options import (
+    MODEL_OPTIONS,
+    CheckpointedUNetOptions,
+    ReversibleUNetOptions,
+    TernausNetOptions,
+    UNetOptions,
+)
+
+AttributeValue = int | str
+_PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
+
+
+def key(default: Any, description: str, shown: str | None = None) -> Any:
+    """Return a field; `shown` is the default in words, for one that follows from other keys (stored as None)."""
+    extra: dict[str, Any] = {} if shown is None else {"shown": shown}
+    return Field(default=default, description=description, json_schema_extra=extra)
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, no unknown keys, paths relative to a folder given as context."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, validate_default=True, protected_namespaces=()
+    )
+
+
+class ClassEntry(Section):
+    """One class; its place in the list is its id."""
+
+    name: Annotated[str, text("the name as text")] = Field(description="Name shown in reports and class maps.")
+    value: Annotated[int | str | tuple[AttributeValue, ...] | None, class_value()] = key(
+        None,
+        "What the attribute of a polygon holds for this class: a whole number, text, or a list of them.",
+        "the id where the attribute is numeric, else the name",
+    )
+    colour: Annotated[str | None, text("a colour such as '#1f77b4'", optional=True, pattern="#[0-9A-Fa-f]{6}")] = key(
+        None, "Colour in maps and reports, as '#rrggbb' in quotes.", "from a palette"
+    )
+
+
+class GlobalSection(Section):
+    """What all commands share."""
+
+    samples_size: Annotated[int, whole(16, 8192)] = key(256, "Side of a square sample, in pixels.")
+    num_classes: Annotated[int, whole(2, 255, optional=True)] = key(
+        None, "Number of classes, background (class 0) included.", "the number of `classes`, else 2"
+    )
+    classes: Annotated[tuple[ClassEntry, ...] | None, class_list()] = key(
+        None, "The classes in the order of their ids, background first: names, or entries with name, value, colour."
+    )
+    data_path: Annotated[Path, local_path("a folder")] = key(
+        "data", "Root of what `sample` writes; the sample store is its folder `samples`."
+    )
+    number_of_bands: Annotated[int | None, whole(1, 65535, optional=True)] = key(
+        None, "Number of bands that the images must have, or that `bands` selects.", "what the images have"
+    )
+    bands: Annotated[tuple[int | str, ...] | None, band_list()] = key(
+        None, "Bands to use, in this order: numbers from 1, or band names.", "all but alpha"
+    )
+    model_name: Annotated[str, choice(*MODEL_OPTIONS)] = key("unetsmall", "The model to train.")
+    ignore_value: Annotated[int, whole(0, 255)] = key(
+        255, "Label of pixels whose class is unknown; outside the ids of the classes."
+    )
+    seed: Annotated[int | None, whole(0, 2**32 - 1, optional=True)] = key(
+        None, "Seed of everything random; without one, a seed is drawn and recorded.", "drawn"
+    )
+
+
+class SampleSection(Section):
+    """`python -m geoseg.sample`: rasters and polygons to a sample store."""
+
+    prep_csv_file: Annotated[Path, local_path("a CSV file")] = key(
+        "prep.csv", "CSV list of scenes: image, labels, attribute, split (trn, val or tst); a header is optional."
+    )
+    samples_dist: Annotated[int, whole(1, optional=True)] = key(
+        None, "Distance between the origins of neighbouring samples, in pixels.", "`global.samples_size`"
+    )
+    remove_background: Annotated[bool, switch()] = key(
+        True, "Drop samples whose known pixels are all background. Samples without a known pixel are always dropped."
+    )
+    mask_input_image: Annotated[bool, switch()] = key(
+        False, "Take pixels outside every polygon as unknown instead of background."
+    )
+    split: Annotated[str, choice("csv")] = key("csv", "Where the split of a scene comes from: csv, its row in the CSV.")
+    workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
+        "auto", "Processes that cut samples; auto is one per usable CPU."
+    )
+    ignore_values: Annotated[tuple[AttributeValue, ...], attribute_values()] = key(
+        (), "Attribute values whose polygons are burnt as unknown."
+    )
+    unmapped: Annotated[str, choice("error", "ignore", "background")] = key(
+        "error", "Attribute values that belong to no class: error, ignore (unknown) or background."
+    )
+    overwrite: Annotated[bool, switch()] = key(False, "Replace a sample store made with other settings.")
+    assume_crs: Annotated[bool, switch()] = key(False, "Take labels without a CRS to be in that of their image.")
+
+
+class TrainingSection(Section):
+    """`python -m geoseg.train`: sample store to a run folder with a model file."""
+
+    output_path: Annotated[Path, local_path("a folder")] = key("runs", "Folder that holds the run folders.")
+    run_name: Annotated[str, text("a folder name", optional=True, pattern=r"(?!\.{1,2}$)[^/\\]*[^/\\\s][^/\\]*")] = key(
+        None, "Name of the run folder.", "`global.model_name`"
+    )
+    num_trn_samples: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "At most so many training samples, drawn at random with the seed.", "all"
+    )
+    num_val_samples: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "At most so many validation samples, drawn at random with the seed.", "all"
+    )
+    batch_size: Annotated[int | Literal["auto"], whole(1, words=("auto",))] = key(
+        8, "Samples per training step and device; auto is the largest batch that fits."
+    )
+    num_epochs: Annotated[int, whole(1)] = key(100, "Passes over the training samples.")
+    learning_rate: Annotated[float, number(0, above=True)] = key(1e-4, "Step length of the optimiser at the start.")
+    weight_decay: Annotated[float, number(0)] = key(0.0, "Pull of the weights towards zero.")
+    step_size: Annotated[int, whole(1)] = key(4, "For scheduler step: epochs between two drops of the learning rate.")
+    gamma: Annotated[float, number(0, above=True, high=1)] = key(
+        0.9, "For scheduler step: factor of the learning rate at each drop."
+    )
+    class_weights: Annotated[Literal[False, "auto"] | tuple[float, ...], weight_list()] = key(
+        False, "Weight of each class in the loss: false, a list in the order of the ids, or auto (from pixel counts)."
+    )
+    precision: Annotated[str, choice(*_PRECISIONS)] = key(
+        "32-true", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
+    )
+    device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
+        "auto", "Where to train; auto takes a GPU if there is one."
+    )
+    devices: Annotated[int, whole(1, 1024)] = key(1, "Number of devices (GPUs) on this machine.")
+    loss: Annotated[str, choice("cross_entropy")] = key("cross_entropy", "The loss.")
+    optimizer: Annotated[str, choice("adam", "adamw", "sgd")] = key("adam", "The optimiser.")
+    scheduler: Annotated[str, choice("step", "cosine", "one_cycle", "constant")] = key(
+        "step", "How the learning rate changes: step, cosine, one_cycle or constant."
+    )
+    augmentation: Annotated[str, choice("none", "light", "geometric", "strong")] = key(
+        "geometric", "Random changes of the training samples."
+    )
+    monitor: Annotated[str, choice("mean_iou", "loss", "accuracy", "mean_f1")] = key(
+        "mean_iou", "Validation figure that decides which epoch is kept as best."
+    )
+    resume: Annotated[bool, switch()] = key(False, "Go on from the last checkpoint of the run.")
+    overwrite: Annotated[bool, switch()] = key(
+        False, "Train anew into an existing run folder, replacing what it holds."
+    )
+    workers: Annotated[int | Literal["auto"], whole(0, 1024, words=("auto",))] = key(
+        "auto", "Processes that load batches; 0 loads them in the training process."
+    )
+    val_every: Annotated[int, whole(1)] = key(1, "Epochs from one validation to the next.")
+    log_every: Annotated[int, whole(1)] = key(10, "Training steps between two points of the loss curve.")
+
+
+class ClassificationSection(Section):
+    """`python -m geoseg.classify`: model file and rasters to class maps. Also accepted under the name `inference`."""
+
+    working_folder: Annotated[Path | str, source_path("a folder")] = key(
+        "to_classify", "Folder of the rasters to classify; not used if `images` is given."
+    )
+    images: Annotated[tuple[Path | str, ...] | None, source_list()] = key(
+        None, "Rasters to classify: paths, folders or patterns such as 'tiles/*.tif'.", "all in `working_folder`"
+    )
+    state_dict_path: Annotated[Path, local_path("a model file", optional=True)] = key(
+        None, "The model file.", "`training.output_path`/`training.run_name`/best.safetensors"
+    )
+    output_path: Annotated[Path, local_path("a folder")] = key("maps", "Folder of the class maps.")
+    overlap: Annotated[int | None, whole(0, optional=True)] = key(
+        None, "Pixels by which neighbouring windows overlap on each side.", "the context that the model needs"
+    )
+    blending: Annotated[str, choice("none", "hann")] = key(
+        "none", "How overlapping windows are joined: none (each gives its middle) or hann (weighted mean)."
+    )
+    window: Annotated[int | Literal["auto"], whole(16, words=("auto",))] = key(
+        "auto", "Side of the window that is classified at once, in pixels, without its context."
+    )
+    batch_size: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "Windows classified together.", "1 on a CPU, more on a GPU"
+    )
+    outputs: Annotated[tuple[str, ...], output_list()] = key(
+        ("classes",), "What to write: classes, probabilities, confidence."
+    )
+    device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
+        "auto", "Where to compute; auto takes a GPU if there is one."
+    )
+    precision: Annotated[str, choice(*_PRECISIONS)] = key(
+        "auto", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
+    )
+    overwrite: Annotated[bool, switch()] = key(True, "Replace class maps that exist; false skips them.")
+
+
+class EvaluationSection(Section):
+    """`python -m geoseg.evaluate`: class maps against reference polygons."""
+
+    prep_csv_file: Annotated[Path, local_path("a CSV file", optional=True)] = key(
+        None, "CSV list of scenes with their reference polygons.", "`sample.prep_csv_file`"
+    )
+    split: Annotated[str, choice("trn", "val", "tst")] = key("tst", "Split of the scenes to evaluate.")
+    maps: Annotated[Path, local_path("a folder", optional=True)] = key(
+        None, "Folder of the class maps.", "`classification.output_path`"
+    )
+    output_path: Annotated[Path, local_path("a folder", optional=True)] = key(
+        None, "Folder of the tables and the report.", "`evaluation.maps`/evaluation"
+    )
+
+
+class ModelsSection(Section):
+    """Options of each model; those of models that are not chosen are checked for form alone."""
+
+    unet: Annotated[UNetOptions, model_options()] = UNetOptions()
+    unetsmall: Annotated[UNetOptions, model_options()] = UNetOptions()
+    checkpointed_unet: Annotated[CheckpointedUNetOptions, model_options()] = CheckpointedUNetOptions()
+    reversible_unet: Annotated[ReversibleUNetOptions, model_options()] = ReversibleUNetOptions()
+    ternausnet: Annotated[TernausNetOptions, model_options()] = TernausNetOptions()
