@@ -1,0 +1,7 @@
+"""Polygons of classes: read, repaired, reprojected, mapped to class ids and burnt into label rasters."""
+
+from geoseg.geo.vector.burning import Coverage, burn, coverage
+from geoseg.geo.vector.classes import ClassMapping
+from geoseg.geo.vector.labels import LabelReport, LabelSet, read_labels
+
+__all__ = ["ClassMapping", "Coverage", "LabelReport", "LabelSet", "burn", "coverage", "read_labels"]

@@ -1,0 +1,113 @@
+"""From the CRS of the labels to the CRS of the image."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyproj
+import rasterio.crs
+import shapely
+from numpy.typing import NDArray
+from pyproj.exceptions import ProjError
+from pyproj.transformer import TransformerGroup
+from rasterio.enums import WktVersion
+
+from geoseg.errors import DataError, problem
+
+
+class Move(NamedTuple):
+    """How label coordinates become image coordinates.
+
+    Attributes:
+        transformer: None where they are the same.
+        datum_shift: Whether the two are tied to the earth differently.
+        warning: What the user should know about it.
+    """
+
+    transformer: pyproj.Transformer | None
+    datum_shift: bool = False
+    warning: str | None = None
+
+
+def as_pyproj(crs: Any) -> pyproj.CRS | None:
+    """Return the horizontal part of a CRS, or None for none or an undefined one.
+
+    Args:
+        crs: A rasterio or pyproj CRS, anything else pyproj reads, or None.
+    """
+    if crs is None or crs == "":
+        return None
+    if isinstance(crs, rasterio.crs.CRS):
+        if not crs:
+            return None
+        crs = crs.to_wkt(version=WktVersion.WKT2_2019)
+    result = pyproj.CRS.from_user_input(crs)
+    if result.name.lower().startswith("undefined"):
+        # What GeoPackage writes where its author gave no CRS.
+        return None
+    return horizontal(result)
+
+
+def horizontal(crs: pyproj.CRS) -> pyproj.CRS:
+    """Return the CRS without heights: polygons are flat, so 32618+5773 is 32618."""
+    if crs.is_compound:
+        return horizontal(crs.sub_crs_list[0])
+    return crs.to_2d() if len(crs.axis_info) == 3 and (crs.is_geographic or crs.is_projected) else crs
+
+
+def move_between(source: pyproj.CRS, target: pyproj.CRS) -> Move:
+    """Return how coordinates (x, y: east first, whatever the CRS says) of source become those of target."""
+    if source.equals(target, ignore_axis_order=True):
+        return Move(None)
+    transformer = pyproj.Transformer.from_crs(source, target, always_xy=True)
+    shift = _datum(source) != _datum(target)
+    warning = None
+    if shift and not TransformerGroup(source, target, always_xy=True).best_available:
+        warning = (
+            f"the shift from {source.name} to {target.name} is approximate (metres): "
+            "the grid for the accurate one is not installed"
+        )
+    return Move(transformer, shift, warning)
+
+
+def reproject(
+    geometries: NDArray[Any], transformer: pyproj.Transformer, where: str, fids: NDArray[Any]
+) -> NDArray[Any]:
+    """Return geometries with every vertex moved.
+
+    Args:
+        geometries: (features,) shapely geometries, two-dimensional.
+        transformer: How to move them.
+        where: File and layer, for messages.
+        fids: (features,) what the file calls each feature.
+
+    Raises:
+        DataError: If a vertex lies outside what the target CRS can express; names the features.
+    """
+    coordinates, owner = shapely.get_coordinates(geometries, return_index=True)
+    if len(coordinates) == 0:
+        return geometries.copy()
+    try:
+        x, y = transformer.transform(coordinates[:, 0], coordinates[:, 1], errcheck=False)
+    except ProjError as error:
+        found = f"coordinates that cannot be reprojected ({error})"
+        raise DataError(
+            problem(where, found, "coordinates of the file's CRS", "check the CRS of both files")
+        ) from error
+    moved = np.column_stack([x, y])
+    lost = ~np.isfinite(moved).all(axis=1)
+    if lost.any():
+        first = coordinates[lost][0]
+        names = ", ".join(str(fid) for fid in fids[np.unique(owner[lost])[:10]])
+        found = f"feature {names} with a vertex at ({first[0]:g}, {first[1]:g}), which has no place in the image's CRS"
+        remedy = "mend or remove these features, or check the CRS of both files"
+        raise DataError(problem(where, found, "vertices inside the domain of the CRS", remedy))
+    return shapely.set_coordinates(geometries.copy(), moved)
+
+
+def _datum(crs: pyproj.CRS) -> str:
+    geodetic = crs.geodetic_crs
+    if geodetic is None or geodetic.datum is None:
+        return crs.name
+    return geodetic.datum.name
