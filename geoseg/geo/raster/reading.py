@@ -143,20 +143,31 @@ class Raster:
         valid[rows, cols] = pixels.valid
         return Pixels(image, valid)
 
+    def thumbnail(self, max_side: int) -> Pixels:
+        """Return the whole raster, thinned to at most `max_side` pixels a side (overviews are used where there are).
+
+        Raises:
+            DataError: If the file cannot be read.
+        """
+        factor = max(1.0, max(self.info.window.shape) / max_side)
+        height, width = (max(1, round(side / factor)) for side in self.info.window.shape)
+        return self._read_inside(self.info.window, (height, width))
+
     def close(self) -> None:
         """Close the file; a later read opens it again."""
         if self._handle is not None and self._owner == os.getpid():
             self._handle.close()
         self._handle = None
 
-    def _read_inside(self, window: Window) -> Pixels:
+    def _read_inside(self, window: Window, shape: tuple[int, int] | None = None) -> Pixels:
         numbers = [*self.bands, self._alpha] if self._alpha else list(self.bands)
         place = ((window.row_off, window.row_stop), (window.col_off, window.col_stop))
+        shape = shape or window.shape
         with _gdal():
             try:
                 dataset = self._dataset()
-                values = dataset.read(numbers, window=place)
-                mask = dataset.read_masks(self.bands[0], window=place) if self.info.masked else None
+                values = dataset.read(numbers, window=place, out_shape=(len(numbers), *shape))
+                mask = dataset.read_masks(self.bands[0], window=place, out_shape=shape) if self.info.masked else None
             except (RasterioError, ValueError) as error:
                 raise DataError(_unreadable_window(self.info.path, window, error)) from error
         count = len(self.bands)
