@@ -1,0 +1,260 @@
+"""What is in the scenes, and everything that would go wrong, before anything is written.
+
+Nothing here reads pixels: rasters are asked what they are, labels are read whole. All scenes are looked at and their
+problems are reported together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from geoseg.data.scenes import SPLITS, Scene
+from geoseg.errors import DataError, GeosegError, problem
+from geoseg.geo.raster import RasterInfo, read_info
+from geoseg.geo.vector import ClassMapping, LabelSet, coverage, read_labels
+
+_LABELS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class SurveyOptions:
+    """What the scenes are measured against.
+
+    Attributes:
+        mapping: What attribute values mean.
+        bands: Band numbers from 1, or band names, in the order wanted; None: all but alpha.
+        number_of_bands: How many bands that must come to; None: any.
+        assume_crs: Take labels without a CRS to be in that of their image.
+        mask_outside: Pixels outside every polygon are unknown, not background.
+    """
+
+    mapping: ClassMapping
+    bands: tuple[int | str, ...] | None = None
+    number_of_bands: int | None = None
+    assume_crs: bool = False
+    mask_outside: bool = False
+
+
+@dataclass(frozen=True)
+class SceneFacts:
+    """A scene that can be sampled.
+
+    Attributes:
+        scene: As listed.
+        info: What the raster says of itself.
+        bands: Numbers, from 1, of the bands to use, in order.
+        polygons: Number of label polygons.
+    """
+
+    scene: Scene
+    info: RasterInfo
+    bands: tuple[int, ...]
+    polygons: int
+
+    @property
+    def band_names(self) -> tuple[str | None, ...]:
+        """The chosen bands' names."""
+        return tuple(self.info.band_names[band - 1] for band in self.bands)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All scenes, in the list's order, and what the user should know about them."""
+
+    facts: tuple[SceneFacts, ...]
+    warnings: tuple[str, ...]
+
+
+def survey(scenes: Sequence[Scene], options: SurveyOptions, on_progress: Callable[[int], None] | None = None) -> Survey:
+    """Look at all scenes.
+
+    Raises:
+        DataError: One line per problem of any scene, or of the scenes together.
+    """
+    facts: list[SceneFacts] = []
+    problems: list[str] = []
+    warnings: list[str] = []
+    for scene in scenes:
+        try:
+            fact, notes = _look(scene, options)
+            facts.append(fact)
+            warnings += notes
+        except GeosegError as error:
+            problems += [f"{scene.where}: {line}" if scene.where else line for line in error.problems]
+        if on_progress:
+            on_progress(1)
+    problems += _disagreements(facts) + _split_problems(scenes) + _leaks(scenes, options.mask_outside)
+    if problems:
+        raise DataError(list(dict.fromkeys(problems)))
+    warnings += _resolutions(facts) + _no_validation(scenes)
+    return Survey(tuple(facts), tuple(dict.fromkeys(warnings)))
+
+
+def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet:
+    """Return the labels of a scene, from this process's small cache where they were read last.
+
+    Args:
+        scene: With labels.
+        info: Of its image.
+        options: How to read them.
+        key: Names this state of files and options; with "" nothing is cached.
+    """
+    if scene.labels is None:
+        where = scene.where or scene.image
+        raise DataError(problem(where, "no labels", "a vector file", "add it, or leave the scene out"))
+    crs = info.crs.to_wkt() if info.crs else None
+    place = (str(scene.labels), scene.attribute, scene.layer, crs, key)
+    if place in _cache:
+        _cache.move_to_end(place)
+        return _cache[place]
+    labels = read_labels(
+        scene.labels,
+        scene.attribute,
+        info.crs,
+        options.mapping,
+        layer=scene.layer,
+        assume_crs=options.assume_crs,
+        image=scene.image,
+    )
+    if key:
+        _cache[place] = labels
+        while len(_cache) > _LABELS_KEPT:
+            _cache.popitem(last=False)
+    return labels
+
+
+_cache: OrderedDict[tuple[str | None, ...], LabelSet] = OrderedDict()
+
+
+def _look(scene: Scene, options: SurveyOptions) -> tuple[SceneFacts, list[str]]:
+    """Return what is known of one scene and its warnings; raises all that is wrong with it."""
+    info = read_info(scene.image)
+    problems: list[str] = []
+    bands: tuple[int, ...] = ()
+    notes: list[str] = []
+    polygons = 0
+    try:
+        bands = choose_bands(scene.image, info, options.bands, options.number_of_bands)
+    except DataError as error:
+        problems += error.problems
+    try:
+        labels = scene_labels(scene, info, options)
+        polygons = len(labels)
+        notes = [*labels.warnings, *_check_coverage(scene, info, labels)]
+    except DataError as error:
+        problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return SceneFacts(scene, info, bands, polygons), notes
+
+
+def choose_bands(
+    image: Path | str, info: RasterInfo, bands: Sequence[int | str] | None, number_of_bands: int | None
+) -> tuple[int, ...]:
+    """Return the numbers, from 1, of the bands to use.
+
+    Raises:
+        DataError: A band is not there, or there are not `number_of_bands` of them.
+    """
+    chosen = info.image_bands if bands is None else tuple(_band_number(image, info, band) for band in bands)
+    if number_of_bands is not None and len(chosen) != number_of_bands:
+        alpha = "" if bands is not None or info.alpha_band is None else f" besides its alpha band {info.alpha_band}"
+        found = f"{len(chosen)} bands{alpha}"
+        remedy = "correct global.number_of_bands, or choose bands with global.bands"
+        raise DataError(problem(image, found, f"{number_of_bands} (global.number_of_bands)", remedy))
+    return chosen
+
+
+def _band_number(image: Path | str, info: RasterInfo, band: int | str) -> int:
+    if isinstance(band, str):
+        if band in info.band_names:
+            return info.band_names.index(band) + 1
+        named = ", ".join(name for name in info.band_names if name) or "none"
+        raise DataError(problem(image, f"bands named {named}", f"one named {band!r}", "correct global.bands"))
+    if not 1 <= band <= info.count:
+        found = f"{info.count} bands, numbered from 1"
+        raise DataError(problem(image, found, f"a band {band} (global.bands)", "correct global.bands"))
+    return band
+
+
+def _check_coverage(scene: Scene, info: RasterInfo, labels: LabelSet) -> list[str]:
+    """Refuse labels that burn nothing; name polygons that are lost."""
+    if len(labels) == 0:
+        return []
+    found = coverage(labels, info.transform, info.height, info.width)
+    if found.burnt:
+        lost = f"{scene.labels}: {found.unburnt} polygons are thinner than a pixel of {scene.image} and burn none of it"
+        return [lost] if found.unburnt else []
+    if found.unburnt:
+        message = f"{found.unburnt} polygons that cover no pixel centre of {scene.image}"
+        raise DataError(problem(scene.labels, message, "at least one", "buffer them, or use a finer image"))
+    message = f"{len(labels)} polygons, none of them on {scene.image}"
+    raise DataError(problem(scene.labels, message, "labels that overlap the image", "check the CRS and the pairing"))
+
+
+def _disagreements(facts: Sequence[SceneFacts]) -> list[str]:
+    """Images that differ in what every sample of a store must share."""
+    problems = []
+    for name, values, remedy in (
+        ("bands", [str(len(f.bands)) for f in facts], "choose the same bands with global.bands, or leave images out"),
+        ("dtype", [f.info.dtype for f in facts], "convert them to one type with gdal_translate -ot"),
+    ):
+        counts = Counter(values)
+        if len(counts) < 2:
+            continue
+        usual = counts.most_common(1)[0][0]
+        odd = [f"{f.scene.image} {value}" for f, value in zip(facts, values, strict=True) if value != usual]
+        more = f" and {len(odd) - 10} more" if len(odd) > 10 else ""
+        found = f"{name} {usual} in {counts[usual]} of {len(facts)} images but {', '.join(odd[:10])}{more}"
+        problems.append(problem("images", found, f"the same {name} in all", remedy))
+    return problems
+
+
+def _split_problems(scenes: Sequence[Scene]) -> list[str]:
+    counts = Counter(scene.split for scene in scenes)
+    if counts["trn"]:
+        return []
+    found = "scenes per split " + ", ".join(f"{split} {counts[split]}" for split in SPLITS)
+    return [problem("list of scenes", found, "at least one trn", "give some scenes the split trn")]
+
+
+def _leaks(scenes: Sequence[Scene], mask_outside: bool) -> list[str]:
+    """The same image in two splits would test a model on pixels it was trained on.
+
+    With `mask_outside` the labels of either row may lie in areas of their own, so it is let pass.
+    """
+    if mask_outside:
+        return []
+    first: dict[Path, Scene] = {}
+    problems = []
+    for scene in scenes:
+        other = first.setdefault(scene.image.resolve(), scene)
+        if other.split != scene.split:
+            found = f"{scene.image} in split {scene.split} and, in another row, in {other.split}"
+            remedy = "list it once, or cut the image in two"
+            problems.append(problem(scene.where, found, "each image in one split", remedy))
+    return problems
+
+
+def _resolutions(facts: Sequence[SceneFacts]) -> list[str]:
+    """Ground resolutions more than a factor of 2 apart; degrees and metres are not compared with one another."""
+    warnings = []
+    for geographic in (False, True):
+        group = [
+            f for f in facts if f.info.georeferenced and bool(f.info.crs and f.info.crs.is_geographic) == geographic
+        ]
+        sides = [max(f.info.resolution) for f in group]
+        if sides and max(sides) > 2 * min(sides):
+            shown = ", ".join(f"{f.scene.image.name} {side:g}" for f, side in zip(group[:10], sides, strict=False))
+            more = f" and {len(group) - 10} more" if len(group) > 10 else ""
+            warnings.append(f"images of very different resolution: {shown}{more}; a model learns sizes in pixels")
+    return warnings
+
+
+def _no_validation(scenes: Sequence[Scene]) -> list[str]:
+    if any(scene.split == "val" for scene in scenes):
+        return []
+    return ["no scene has the split val: training needs validation samples to choose the best epoch"]
