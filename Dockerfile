@@ -20,7 +20,7 @@ RUN /opt/geoseg/bin/pip install ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}}
 COPY geoseg geoseg
 RUN /opt/geoseg/bin/pip install --no-deps ${PIP_ARGS} -c constraints.txt . \
     && /opt/geoseg/bin/python -m compileall -q /opt/geoseg/lib \
-    && /opt/geoseg/bin/pip uninstall -y pip setuptools
+    && /opt/geoseg/bin/pip uninstall -y pip
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="geoseg" org.opencontainers.image.licenses="MIT"
