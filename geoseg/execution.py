@@ -1,0 +1,188 @@
+"""Run independent tasks on local processes, through the interface of `concurrent.futures`.
+
+Knows nothing of what the tasks do: a function that can be pickled, and its arguments one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+#: Seconds that a stopped process may take to clean up before it is killed.
+CLEANUP_SECONDS = 10.0
+_IN_FLIGHT_UNKNOWN = 64
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use: its affinity, bounded by the quota of its control group."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return max(1, allowed if quota is None else min(allowed, math.ceil(quota)))
+
+
+def resolve_workers(workers: int | Literal["auto"]) -> int:
+    """Return a number of processes; 'auto' is one per usable CPU."""
+    return usable_cpus() if workers == "auto" else max(1, workers)
+
+
+def local_executor(workers: int | Literal["auto"]) -> Executor:
+    """Return an executor: in this process for one worker or fewer, else on spawned processes.
+
+    Use it in a `with`: leaving it by an exception stops the processes, after they have cleaned up.
+    """
+    count = resolve_workers(workers)
+    return InlineExecutor() if count <= 1 else LocalProcesses(count)
+
+
+class InlineExecutor(Executor):
+    """Runs a task in the calling process when it is submitted."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run the call and return its finished future; an interrupt is raised at once."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class LocalProcesses(ProcessPoolExecutor):
+    """Spawned processes that stop soon and cleanly when the work is interrupted.
+
+    Spawned, not forked: GDAL and torch hold locks and threads that do not survive a fork.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        super().__init__(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_process)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Wait for the tasks; after an exception stop them instead."""
+        if kind is not None:
+            self.stop()
+        return super().__exit__(kind, error, trace)
+
+    def stop(self) -> None:
+        """Interrupt the running tasks, drop the waiting ones, and end the processes."""
+        processes = list((self._processes or {}).values())
+        self.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + CLEANUP_SECONDS
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+
+
+def map_tasks(
+    executor: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], in_flight: int | None = None
+) -> Iterator[tuple[Task, Result | Exception]]:
+    """Yield each task with its result, or with the exception that it raised, in the order of completion.
+
+    Args:
+        executor: Where to run them; stays open.
+        function: Called with one task. For processes it must be importable by name.
+        tasks: Taken from the iterable as room becomes free, so that it may be long.
+        in_flight: How many tasks are handed over at once. Default: two per local process.
+
+    If the consumer stops or is interrupted, tasks that have not begun are dropped.
+    """
+    limit = in_flight or _default_in_flight(executor)
+    waiting = iter(tasks)
+    running: dict[Future[Result], Task] = {}
+    try:
+        while True:
+            for task in islice(waiting, limit - len(running)):
+                running[_submit(executor, function, task)] = task
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in [future for future in running if future in done]:
+                yield running.pop(future), _outcome(future)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _default_in_flight(executor: Executor) -> int:
+    if isinstance(executor, InlineExecutor):
+        return 1
+    return 2 * executor.workers if isinstance(executor, LocalProcesses) else _IN_FLIGHT_UNKNOWN
+
+
+def _submit(executor: Executor, function: Callable[[Task], Result], task: Task) -> Future[Result]:
+    try:
+        return executor.submit(function, task)
+    except Exception as error:  # the pool is broken: report it for this task as for those that were running
+        failed: Future[Result] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _outcome(future: Future[Result]) -> Result | Exception:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if isinstance(error, Exception):
+        return error
+    raise error  # a worker was interrupted: so is the work
+
+
+def _prepare_process() -> None:
+    """Make a worker leave Ctrl-C to its parent, clean up on SIGTERM, and end if its parent dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _leave(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not disturb the cleaning up
+    raise SystemExit(128 + number)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _cgroup_quota() -> float | None:
+    """Return the CPUs that the control group grants, or None without a limit."""
+    root = Path("/sys/fs/cgroup")
+    for folder in (root / _own_cgroup(), root):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+            return None if quota == "max" else int(quota) / int(period)
+        except (OSError, ValueError):
+            continue
+    try:
+        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
+        return quota_us / int((root / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _own_cgroup() -> str:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
