@@ -136,7 +136,7 @@ def _submit(executor: Executor, function: Callable[[Task], Result], task: Task) 
         return failed
 
 
-def _outcome(future: Future[Result]) -> Result | Exception:
+def _outcome(future: Future[Any]) -> Any:
     error = future.exception()
     if error is None:
         return future.result()
@@ -164,19 +164,27 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _cgroup_quota() -> float | None:
-    """Return the CPUs that the control group grants, or None without a limit."""
-    root = Path("/sys/fs/cgroup")
-    for folder in (root / _own_cgroup(), root):
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-            return None if quota == "max" else int(quota) / int(period)
-        except (OSError, ValueError):
-            continue
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Return the CPUs that the control groups of this process grant, or None without a limit."""
+    own = root / _own_cgroup()
+    folders = [own, *(folder for folder in own.parents if folder.is_relative_to(root))]
+    quotas = [_quota_v2(folder) for folder in folders] + [_quota_v1(root / "cpu")]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_v2(folder: Path) -> float | None:
     try:
-        quota_us = int((root / "cpu/cpu.cfs_quota_us").read_text())
-        return quota_us / int((root / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
+        quota, period = (folder / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    except (OSError, ValueError):  # no such group, or the quota is 'max'
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return quota / int((folder / "cpu.cfs_period_us").read_text()) if quota > 0 else None
+    except (OSError, ValueError):
         return None
 
 
