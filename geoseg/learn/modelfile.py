@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from geoseg import __version__
 from geoseg.data.normalise import Normalisation
 from geoseg.errors import GeosegError, ModelFileError, problem
-from geoseg.learn.files import write_atomically
+from geoseg.learn.files import replacing
 from geoseg.models import build_model
 
 METADATA_KEY = "geoseg"
@@ -77,7 +77,7 @@ class ModelSpec:
         """Return the metadata as strict JSON (no NaN)."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain["normalisation"] = self.normalisation.to_dict()
-        return json.dumps(plain, sort_keys=True, allow_nan=False, default=list)
+        return json.dumps(plain, sort_keys=True, allow_nan=False, default=str)
 
     @classmethod
     def from_json(cls, text: str) -> ModelSpec:
@@ -106,7 +106,8 @@ def save_model_file(path: Path, model: nn.Module, spec: ModelSpec) -> None:
         name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, value in strip_prefixes(model.state_dict()).items()
     }
-    write_atomically(path, save(weights, metadata={METADATA_KEY: spec.to_json()}))
+    with replacing(path) as file:
+        file.write(save(weights, metadata={METADATA_KEY: spec.to_json()}))
 
 
 def load_model_file(path: Path | str) -> tuple[nn.Module, ModelSpec]:
