@@ -3,7 +3,8 @@
 `load_config(path, overrides)` reads a file, checks all of it and reports all its problems together.
 """
 
-from geoseg.config.load import Config, load_config
+from geoseg.config.load import load_config
+from geoseg.config.root import Config
 from geoseg.config.schema import (
     ClassEntry,
     ClassificationSection,

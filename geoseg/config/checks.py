@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from geoseg.config.explain import KeyPath, Trouble, shown
-
-if TYPE_CHECKING:
-    from geoseg.config.load import Config
+from geoseg.config.root import Config
 
 _NUM_CLASSES: KeyPath = ("global", "num_classes")
 _CLASSES: KeyPath = ("global", "classes")
