@@ -48,6 +48,7 @@ class RasterInfo:
         band_names: Each band's description.
         alpha_band: Number, from 1, of the band that holds transparency.
         masked: Whether a mask band (internal, or a .msk file) says where data are.
+        band_masks: Whether each band has a mask band of its own.
         palette: Whether the values are indices into a colour table.
         gcps: Ground control points.
         gcps_crs: Their CRS.
@@ -66,6 +67,7 @@ class RasterInfo:
     band_names: tuple[str | None, ...]
     alpha_band: int | None
     masked: bool = False
+    band_masks: bool = False
     palette: bool = False
     gcps: tuple[GroundControlPoint, ...] = ()
     gcps_crs: CRS | None = None
@@ -163,11 +165,11 @@ class Raster:
         numbers = [*self.bands, self._alpha] if self._alpha else list(self.bands)
         place = ((window.row_off, window.row_stop), (window.col_off, window.col_stop))
         shape = shape or window.shape
-        with _gdal():
+        with gdal_session():
             try:
                 dataset = self._dataset()
                 values = dataset.read(numbers, window=place, out_shape=(len(numbers), *shape))
-                mask = dataset.read_masks(self.bands[0], window=place, out_shape=shape) if self.info.masked else None
+                masks = self._read_masks(dataset, place, shape)
             except (RasterioError, ValueError) as error:
                 raise DataError(_unreadable_window(self.info.path, window, error)) from error
         count = len(self.bands)
@@ -175,9 +177,16 @@ class Raster:
         valid = _valid_values(image, [self.info.nodata_values[band - 1] for band in self.bands])
         if self._alpha:
             valid &= values[count] != 0
-        if mask is not None:
-            valid &= mask != 0
+        if masks is not None:
+            valid &= (masks != 0).all(axis=0)
         return Pixels(image, valid)
+
+    def _read_masks(self, dataset: rasterio.DatasetReader, place: Any, shape: tuple[int, int]) -> NDArray[Any] | None:
+        if not self.info.masked and not self.info.band_masks:
+            return None
+        numbers = list(self.bands) if self.info.band_masks else [self.bands[0]]
+        masks: NDArray[Any] = dataset.read_masks(numbers, window=place, out_shape=(len(numbers), *shape))
+        return masks
 
     def _dataset(self) -> rasterio.DatasetReader:
         if self._handle is None or self._owner != os.getpid():
@@ -223,7 +232,7 @@ def read_info(path: str | os.PathLike[str], *, allow_palette: bool = False) -> R
             not allowed) a colour table.
     """
     name = os.fspath(path)
-    with _gdal():
+    with gdal_session():
         try:
             with _open(name) as dataset:
                 _refuse_unusable(name, dataset)
@@ -237,7 +246,8 @@ def read_info(path: str | os.PathLike[str], *, allow_palette: bool = False) -> R
 
 
 @contextlib.contextmanager
-def _gdal() -> Iterator[None]:
+def gdal_session() -> Iterator[None]:
+    """Set GDAL up for geoseg: a small cache, and no warning about rasters without a georeference."""
     with rasterio.Env(GDAL_CACHEMAX=CACHE_MEGABYTES), warnings.catch_warnings():
         # A raster without a georeference is a legitimate input here; the info says so.
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
@@ -252,7 +262,8 @@ def _describe(name: str, dataset: rasterio.DatasetReader) -> RasterInfo:
     points, points_crs = dataset.gcps
     interpretations = list(dataset.colorinterp)
     alpha = interpretations.index(ColorInterp.alpha) + 1 if ColorInterp.alpha in interpretations else None
-    flags = {flag for band in dataset.mask_flag_enums for flag in band}
+    masks = dataset.mask_flag_enums
+    flags = {flag for band in masks for flag in band}
     tied = dataset.transform == Affine.identity() and bool(points or dataset.rpcs)
     return RasterInfo(
         path=name,
@@ -268,6 +279,7 @@ def _describe(name: str, dataset: rasterio.DatasetReader) -> RasterInfo:
         band_names=tuple(dataset.descriptions),
         alpha_band=alpha if dataset.count > 1 else None,
         masked=MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags,
+        band_masks=any(not band for band in masks),
         palette=ColorInterp.palette in interpretations,
         gcps=tuple(points),
         gcps_crs=points_crs if points else None,
@@ -286,6 +298,9 @@ def _refuse_unusable(name: str, dataset: rasterio.DatasetReader) -> None:
         raise DataError(problem(name, f"bands of types {', '.join(dtypes)}", "one type", remedy))
     if dtypes[0].startswith("complex"):
         raise DataError(problem(name, f"{dtypes[0]} values", "real numbers", "write amplitude or phase as bands"))
+    if dataset.transform.determinant == 0:
+        found = f"the transform {tuple(dataset.transform)[:6]}, which flattens the ground"
+        raise DataError(problem(name, found, "pixels with an area", "georeference the raster again"))
 
 
 def _checked_bands(info: RasterInfo, bands: Sequence[int] | None) -> tuple[int, ...]:
@@ -339,12 +354,21 @@ def _unreadable(name: str, error: Exception) -> str:
     plain = not name.startswith("/vsi") and ":" not in name
     if plain and not Path(name).exists():
         return problem(name, "no such file", "a raster", "check the path")
-    return problem(name, f"an unreadable raster ({error})", "a raster that GDAL opens", "check or replace the file")
+    return problem(
+        name, f"an unreadable raster ({reason(error)})", "a raster that GDAL opens", "check or replace the file"
+    )
 
 
 def _unreadable_window(name: str, window: Window, error: Exception) -> str:
     found = (
         f"damaged data in rows {window.row_off}-{window.row_stop - 1}, "
-        f"columns {window.col_off}-{window.col_stop - 1} ({error})"
+        f"columns {window.col_off}-{window.col_stop - 1} ({reason(error)})"
     )
     return problem(name, found, "readable pixels", "get the file again, or leave it out")
+
+
+def reason(error: BaseException) -> str:
+    """Return the first cause of an error, which is where GDAL says what it met."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

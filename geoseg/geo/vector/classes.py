@@ -88,7 +88,8 @@ def class_ids(values: Sequence[Any] | pd.Series, mapping: ClassMapping, where: s
     ignored = _plain(mapping.ignore_values)
     is_null = np.array([key == "" for key in keys], bool)
     is_ignored = np.array([key in ignored for key in keys], bool)
-    found = [None if skip else _class_of(key, mapping) for key, skip in zip(keys, is_null | is_ignored, strict=True)]
+    classes = _classes(mapping)
+    found = [None if skip else classes.get(key) for key, skip in zip(keys, is_null | is_ignored, strict=True)]
     lost = np.array([i is None for i in found], bool) & ~is_null & ~is_ignored
     if lost.any() and mapping.unmapped == "error":
         raise DataError(_unmapped([key for key, flag in zip(keys, lost, strict=True) if flag], mapping, where))
@@ -110,7 +111,7 @@ def _key(value: Any, where: str) -> Value:
     """Return a whole number where the value is one (also as text), else stripped text."""
     if isinstance(value, str):
         text = value.strip()
-        return int(float(text)) if _WHOLE.fullmatch(text) else text
+        return int(text.split(".")[0]) if _WHOLE.fullmatch(text) else text
     if isinstance(value, bool | np.bool_ | int | np.integer):
         return int(value)
     if isinstance(value, float | np.floating):
@@ -127,10 +128,10 @@ def _plain(values: Iterable[Value]) -> set[Value]:
     return {_key(value, "ignore_values") for value in values}
 
 
-def _class_of(key: Value, mapping: ClassMapping) -> int | None:
-    if mapping.by_value is not None:
-        return {_key(value, "classes"): i for value, i in mapping.by_value.items()}.get(key)
-    return key if isinstance(key, int) and 0 <= key < mapping.num_classes else None
+def _classes(mapping: ClassMapping) -> dict[Value, int]:
+    if mapping.by_value is None:
+        return {i: i for i in range(mapping.num_classes)}
+    return {_key(value, "classes"): i for value, i in mapping.by_value.items()}
 
 
 def _unmapped(lost: list[Value], mapping: ClassMapping, where: str) -> str:

@@ -151,6 +151,8 @@ def _read(name: str, attribute: str | None, layer: str | None) -> tuple[geopanda
         info = pyogrio.read_info(name, layer=layer)
         columns = _columns(f"{name}, layer {layer}", attribute, list(info["fields"]), info["features"])
         frame = _read_frame(name, layer, columns)
+        if not isinstance(frame, geopandas.GeoDataFrame):
+            raise DataError(problem(name, f"no geometries in layer {layer}", "polygons", "name another layer"))
     except (DataSourceError, DataLayerError, CRSError, OSError, ValueError) as error:
         found = f"an unreadable vector file ({error})"
         raise DataError(problem(name, found, "GeoPackage, GeoJSON, Shapefile or the like", "check the file")) from error
@@ -208,9 +210,9 @@ def _columns(where: str, attribute: str | None, fields: list[str], features: int
 
 
 def _move(name: str, labels_crs: Any, image_crs: Any, assume: bool, image: str) -> Move:
-    source, target = as_pyproj(labels_crs), as_pyproj(image_crs)
+    source, target = as_pyproj(labels_crs, name), as_pyproj(image_crs, image)
     if source is not None and target is not None:
-        return move_between(source, target)
+        return move_between(source, target, name)
     if assume or (source is None and target is None):
         return Move(None)
     remedy = "write the CRS into the file, or set sample.assume_crs: true if the coordinates are of the same CRS"

@@ -9,7 +9,7 @@ import pyproj
 import rasterio.crs
 import shapely
 from numpy.typing import NDArray
-from pyproj.exceptions import ProjError
+from pyproj.exceptions import CRSError, ProjError
 from pyproj.transformer import TransformerGroup
 from rasterio.enums import WktVersion
 
@@ -30,11 +30,15 @@ class Move(NamedTuple):
     warning: str | None = None
 
 
-def as_pyproj(crs: Any) -> pyproj.CRS | None:
+def as_pyproj(crs: Any, where: str) -> pyproj.CRS | None:
     """Return the horizontal part of a CRS, or None for none or an undefined one.
 
     Args:
         crs: A rasterio or pyproj CRS, anything else pyproj reads, or None.
+        where: The file it is of, for messages.
+
+    Raises:
+        DataError: If it is not a CRS that PROJ knows.
     """
     if crs is None or crs == "":
         return None
@@ -42,7 +46,12 @@ def as_pyproj(crs: Any) -> pyproj.CRS | None:
         if not crs:
             return None
         crs = crs.to_wkt(version=WktVersion.WKT2_2019)
-    result = pyproj.CRS.from_user_input(crs)
+    try:
+        result = pyproj.CRS.from_user_input(crs)
+    except CRSError as error:
+        raise DataError(
+            problem(where, f"the CRS {crs} ({error})", "a CRS that PROJ knows", "assign it again")
+        ) from error
     if result.name.lower().startswith("undefined"):
         # What GeoPackage writes where its author gave no CRS.
         return None
@@ -56,11 +65,19 @@ def horizontal(crs: pyproj.CRS) -> pyproj.CRS:
     return crs.to_2d() if len(crs.axis_info) == 3 and (crs.is_geographic or crs.is_projected) else crs
 
 
-def move_between(source: pyproj.CRS, target: pyproj.CRS) -> Move:
-    """Return how coordinates (x, y: east first, whatever the CRS says) of source become those of target."""
+def move_between(source: pyproj.CRS, target: pyproj.CRS, where: str) -> Move:
+    """Return how coordinates (x, y: east first, whatever the CRS says) of source become those of target.
+
+    Raises:
+        DataError: If PROJ knows no way from one to the other.
+    """
     if source.equals(target, ignore_axis_order=True):
         return Move(None)
-    transformer = pyproj.Transformer.from_crs(source, target, always_xy=True)
+    try:
+        transformer = pyproj.Transformer.from_crs(source, target, always_xy=True)
+    except ProjError as error:
+        found = f"the CRS {source.name}, which does not lead to the image's {target.name}"
+        raise DataError(problem(where, found, "a CRS on the earth", "assign the right one to both files")) from error
     shift = _datum(source) != _datum(target)
     warning = None
     if shift and not TransformerGroup(source, target, always_xy=True).best_available:
