@@ -117,21 +117,15 @@ def subsample(image: NDArray[Any], valid: NDArray[np.bool_], window: Window, ste
 
 
 def percentiles(files: Sequence[Path], band: int) -> dict[str, float]:
-    """Return p1, p2, ... of one band (index from 0) over the subsamples in `files`, (bands, n) each.
+    """Return p1, p2, ... of one band (index from 0) over the subsamples in `files`, (bands, n) with n > 0 each.
 
-    One band is in memory at a time. All 0 where there is no pixel.
+    One band is in memory at a time. All 0 where there is no file.
     """
-    values = np.concatenate([np.load(path, mmap_mode="r" if _has_items(path) else None)[band] for path in files])
-    found = np.percentile(values.astype(np.float64), PERCENTILES) if values.size else np.zeros(len(PERCENTILES))
+    values = [np.load(path, mmap_mode="r")[band] for path in files]
+    found = (
+        np.percentile(np.concatenate(values).astype(np.float64), PERCENTILES) if values else [0.0] * len(PERCENTILES)
+    )
     return {f"p{rank}": float(value) for rank, value in zip(PERCENTILES, found, strict=True)}
-
-
-def _has_items(path: Path) -> bool:
-    """A file without pixels cannot be mapped; it ends with its header, which is a multiple of 64 bytes long."""
-    with path.open("rb") as file:
-        version = np.lib.format.read_magic(file)
-        shape = np.lib.format._read_array_header(file, version)[0]
-    return 0 not in shape
 
 
 def describe(moments: Sequence[Moments], files: Sequence[Path]) -> Iterator[Mapping[str, float]]:
