@@ -65,7 +65,8 @@ class Checkpoint:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-            found = f"a file that cannot be read ({str(error).splitlines()[0]})"
+            detail = " ".join(str(error).split())[:120] or type(error).__name__
+            found = f"a file that cannot be read ({detail})"
             raise ModelFileError(problem(path, found, expected, remedy)) from error
         version = content.get("format") if isinstance(content, dict) else None
         names = {entry.name for entry in fields(cls)}

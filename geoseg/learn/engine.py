@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from geoseg.errors import ConfigError, problem
-from geoseg.learn.checkpoint import BEST, LAST, Checkpoint, start_folder
+from geoseg.learn.checkpoint import BEST, LAST, Checkpoint
 from geoseg.learn.losses import LOSSES, mean
 from geoseg.learn.metrics import ConfusionMatrix, Scores, scores
 from geoseg.learn.modelfile import ModelSpec, load_weights, save_model_file
@@ -93,11 +93,11 @@ class Hooks:
 
 
 def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None) -> Mapping[str, Any]:
-    """Train a network and leave a run folder: metrics.csv, tensorboard/, last.ckpt, best.safetensors.
+    """Train a network; leaves metrics.csv, tensorboard/, last.ckpt and best.safetensors in the run folder.
 
     Args:
         job: What to train, on what, how.
-        saved: Checkpoint to go on from; None starts anew and removes what an earlier run left in the folder.
+        saved: Checkpoint to go on from; None starts anew (see `checkpoint.start_folder`).
         hooks: Who wants to know.
 
     Returns:
@@ -111,8 +111,6 @@ def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None)
     done, best = (saved.epoch, saved.best) if saved else (0, {})
     if saved:
         loop.restore(saved)
-    else:
-        start_folder(job.folder)
     with Records(job.folder, epoch=done, step=done * len(job.trn)) as records:
         for epoch in range(done, options.num_epochs):
             row = {"epoch": epoch + 1, **loop.train_epoch(epoch, records)}
@@ -217,7 +215,12 @@ class _Loop:
 
     def restore(self, saved: Checkpoint) -> None:
         """Take up the state of a checkpoint; learning rate and weight decay are the options'."""
-        load_weights(self.job.model, saved.model, self.job.folder / LAST, self.job.spec.model_name)
+        where, optimizer = self.job.folder / LAST, self.job.options.optimizer
+        if saved.settings["optimizer"] != optimizer:
+            found = f"the state of optimizer {saved.settings['optimizer']}"
+            remedy = "resume with the same training.optimizer, or start a new run"
+            raise ConfigError(problem(where, found, optimizer, remedy))
+        load_weights(self.job.model, saved.model, where, self.job.spec.model_name)
         groups = self.optimizer.optimizer.state_dict()["param_groups"]
         self.optimizer.optimizer.load_state_dict({**saved.optimizer, "param_groups": groups})
         if saved.scaler:

@@ -75,19 +75,21 @@ def setup(seed: int | None = None, device: str = "auto", precision: str = "auto"
     return Runtime(fabric, device, precision, seed)
 
 
-def resolve_device(device: str) -> str:
-    """Return "cpu" or "cuda"; never another one than was asked for.
+def resolve_device(device: str, section: str = "training") -> str:
+    """Return "cpu" or "cuda"; never another one than was asked for. `section` is the config's, for the message.
 
     Raises:
         ConfigError: "cuda" without a usable GPU, or an unknown name.
     """
     if device not in DEVICES:
-        raise ConfigError(problem("training.device", repr(device), f"one of {', '.join(DEVICES)}", "use one of these"))
+        raise ConfigError(
+            problem(f"{section}.device", repr(device), f"one of {', '.join(DEVICES)}", "use one of these")
+        )
     if device == "cuda" and not torch.cuda.is_available():
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs alone"
         raise ConfigError(
             problem(
-                "training.device",
+                f"{section}.device",
                 f"'cuda', but no usable GPU (torch {torch.__version__} is built for {built})",
                 "a GPU that torch can use",
                 "use auto or cpu, or install torch and a driver for your GPU",
@@ -96,19 +98,19 @@ def resolve_device(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def resolve_precision(precision: str, device: str) -> str:
-    """Return the precision to compute in.
+def resolve_precision(precision: str, device: str, section: str = "training") -> str:
+    """Return the precision to compute in on "cpu" or "cuda"; `section` is the config's, for the message.
 
     Raises:
         ConfigError: An unknown name, or 16-mixed on a CPU.
     """
     if precision not in PRECISIONS:
         choices = ", ".join(PRECISIONS)
-        raise ConfigError(problem("training.precision", repr(precision), f"one of {choices}", "use one of these"))
+        raise ConfigError(problem(f"{section}.precision", repr(precision), f"one of {choices}", "use one of these"))
     if precision == "16-mixed" and device == "cpu":
         # Fabric would quietly compute in bfloat16 instead.
         raise ConfigError(
-            problem("training.precision", "16-mixed on a CPU", "a GPU for it", "use bf16-mixed, 32-true or auto")
+            problem(f"{section}.precision", "16-mixed on a CPU", "a GPU for it", "use bf16-mixed, 32-true or auto")
         )
     if precision != "auto":
         return precision

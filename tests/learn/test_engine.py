@@ -1,9 +1,14 @@
 """The loop: learns, repeats, resumes, keeps the best."""
 
 import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+import toys
+from toys import IGNORE, ToyBatches, toy_net
 
 from geoseg.errors import ConfigError
 from geoseg.learn import engine
@@ -12,7 +17,11 @@ from geoseg.learn.metrics import scores
 from geoseg.learn.modelfile import read_model_spec
 from geoseg.learn.records import read_metrics
 
-IGNORE = 255
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., engine.Job]:
+    """Return `toys.make_job` in this test's folder."""
+    return partial(toys.make_job, tmp_path)
 
 
 def same_weights(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -71,13 +80,13 @@ def test_another_seed_gives_other_weights(make_job):
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("scheduler", ["step", "constant"])
-def test_two_epochs_and_two_more_equal_four(make_job, toy, optimizer, scheduler):
+def test_two_epochs_and_two_more_equal_four(make_job, optimizer, scheduler):
     options = {"optimizer": optimizer, "scheduler": scheduler, "step_size": 1, "weight_decay": 0.01}
     whole = make_job("whole", num_epochs=4, **options)
     best = engine.train(whole)
     engine.train(make_job("parts", num_epochs=2, **options))
     torch.rand(5)  # what else used the generator in between must not matter
-    parts = make_job("parts", num_epochs=4, model=toy(seed=99), **options)
+    parts = make_job("parts", num_epochs=4, model=toy_net(seed=99), **options)
     resumed = engine.train(parts, Checkpoint.load(parts.folder / "last.ckpt"))
     assert same_weights(whole.model, parts.model)
     assert resumed == best
@@ -92,7 +101,7 @@ def test_two_epochs_and_two_more_equal_four(make_job, toy, optimizer, scheduler)
     assert len(timeless[1]) == 4
 
 
-def test_a_run_stopped_inside_an_epoch_goes_on_from_the_one_before(make_job, toy):
+def test_a_run_stopped_inside_an_epoch_goes_on_from_the_one_before(make_job):
     whole = make_job("whole", num_epochs=3, scheduler="one_cycle")
     engine.train(whole)
     job, batches = make_job("parts", num_epochs=3, scheduler="one_cycle"), 0
@@ -107,7 +116,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_from_the_one_before(make_job, toy
         engine.train(job, hooks=engine.Hooks(on_batch=stop_in_the_last_epoch))
     saved = Checkpoint.load(job.folder / "last.ckpt")
     assert saved.epoch == 2
-    again = make_job("parts", num_epochs=3, scheduler="one_cycle", model=toy(seed=5))
+    again = make_job("parts", num_epochs=3, scheduler="one_cycle", model=toy_net(seed=5))
     engine.train(again, saved)
     assert same_weights(whole.model, again.model)
     assert best_weights(whole.folder).keys() == best_weights(again.folder).keys()
@@ -131,18 +140,16 @@ def test_a_worse_resumed_run_does_not_replace_the_best(make_job):
     assert len(read_metrics(job.folder / "metrics.csv")) == 14
 
 
-def test_training_anew_removes_the_old_run_and_nothing_else(make_job):
-    engine.train(make_job(num_epochs=3))
-    job = make_job(num_epochs=1)
-    (job.folder / "notes.txt").write_text("mine")
-    engine.train(job)
-    assert len(read_metrics(job.folder / "metrics.csv")) == 1
-    assert (job.folder / "notes.txt").read_text() == "mine"
+def test_another_optimizer_cannot_take_up_the_state(make_job):
+    engine.train(make_job())
+    job = make_job(optimizer="sgd", num_epochs=4)
+    with pytest.raises(ConfigError, match=r"last\.ckpt: found the state of optimizer adam, expected sgd"):
+        engine.train(job, Checkpoint.load(job.folder / "last.ckpt"))
 
 
-def test_epoch_loss_is_the_mean_over_known_pixels(make_job, toy_batches, toy):
+def test_epoch_loss_is_the_mean_over_known_pixels(make_job):
     """Batches with many, few and no known pixels; the network stands still, so one pass over all gives the answer."""
-    trn = toy_batches(n=6, batch_size=2, shuffle=False)
+    trn = ToyBatches(n=6, batch_size=2, shuffle=False)
     trn.labels[2:4, 3:] = IGNORE
     trn.labels[4:] = IGNORE
     model = torch.nn.Conv2d(2, 2, 1)
@@ -152,8 +159,8 @@ def test_epoch_loss_is_the_mean_over_known_pixels(make_job, toy_batches, toy):
     assert read_metrics(job.folder / "metrics.csv")[0]["trn_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_batch_without_known_pixels_does_no_harm(make_job, toy_batches):
-    trn = toy_batches()
+def test_a_batch_without_known_pixels_does_no_harm(make_job):
+    trn = ToyBatches()
     trn.labels[:3] = IGNORE
     job = make_job(trn=trn)
     engine.train(job)
@@ -170,9 +177,9 @@ def test_validation_repeats_itself_and_changes_nothing(make_job):
     assert all(torch.equal(before[name], value) for name, value in job.model.state_dict().items())
 
 
-def test_validation_does_not_depend_on_the_batch_size(make_job, toy_batches):
+def test_validation_does_not_depend_on_the_batch_size(make_job):
     results = [
-        engine._Loop(make_job(val=toy_batches(batch_size=size, shuffle=False)), engine.Hooks()).validate()
+        engine._Loop(make_job(val=ToyBatches(batch_size=size, shuffle=False)), engine.Hooks()).validate()
         for size in (1, 4, 6)
     ]
     assert len({str(result.to_dict()) for _, result in results}) == 1
@@ -188,8 +195,8 @@ def test_frozen_modules_keep_weights_and_statistics(make_job):
     assert all(torch.equal(before[name], value) for name, value in job.model[:2].state_dict().items())
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_epoch_before(make_job, toy_batches):
-    class Poisoned(toy_batches):
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_epoch_before(make_job):
+    class Poisoned(ToyBatches):
         def __iter__(self):
             for image, label in super().__iter__():
                 yield image * (math.nan if self.epoch == 1 else 1), label

@@ -1,9 +1,8 @@
 """A tiny network, a tiny set and a job to train one on the other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -68,36 +67,17 @@ def make_spec(**changes) -> ModelSpec:
     return ModelSpec(**(values | changes))
 
 
-@pytest.fixture
-def spec() -> Callable[..., ModelSpec]:
-    return make_spec
-
-
-@pytest.fixture
-def make_job(tmp_path: Path) -> Callable[..., engine.Job]:
-    """Return a factory of jobs; keywords are `TrainOptions`, or fields of the job."""
-
-    def make(folder: str = "run", precision: str = "32-true", **changes) -> engine.Job:
-        fields = {
-            "runtime": runtime.setup(seed=3, device="cpu", precision=precision),
-            "model": toy_net(),
-            "spec": make_spec(),
-            "trn": ToyBatches(),
-            "val": ToyBatches(shuffle=False),
-            "folder": tmp_path / folder,
-        }
-        fields |= {name: changes.pop(name) for name in list(changes) if name in engine.Job.__dataclass_fields__}
-        options = {"num_epochs": 2, "learning_rate": 1e-2} | changes
-        return engine.Job(options=engine.TrainOptions(**options), **fields)
-
-    return make
-
-
-@pytest.fixture
-def toy_batches() -> type[ToyBatches]:
-    return ToyBatches
-
-
-@pytest.fixture
-def toy() -> Callable[..., nn.Module]:
-    return toy_net
+def make_job(root: Path, folder: str = "run", precision: str = "32-true", **changes) -> engine.Job:
+    """Return a job with its run folder below `root`; keywords are `TrainOptions`, or fields of the job."""
+    fields = {
+        "runtime": runtime.setup(seed=3, device="cpu", precision=precision),
+        "model": toy_net(),
+        "spec": make_spec(),
+        "trn": ToyBatches(),
+        "val": ToyBatches(shuffle=False),
+        "folder": root / folder,
+    }
+    fields["folder"].mkdir(exist_ok=True)
+    fields |= {name: changes.pop(name) for name in list(changes) if name in engine.Job.__dataclass_fields__}
+    options = {"num_epochs": 2, "learning_rate": 1e-2} | changes
+    return engine.Job(options=engine.TrainOptions(**options), **fields)

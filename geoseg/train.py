@@ -1,0 +1,230 @@
+"""`python -m geoseg.train`: train a model on the samples."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from geoseg.cli import Invocation, progress, run_command
+from geoseg.config import Config
+from geoseg.errors import ConfigError, problem
+
+if TYPE_CHECKING:  # torch takes seconds to import; mistakes in the config are answered before that
+    from geoseg.data.store import Store
+    from geoseg.learn.checkpoint import Checkpoint
+    from geoseg.learn.engine import Job, TrainOptions
+    from geoseg.learn.runtime import Runtime
+
+MAX_WORKERS = 8  # more loading processes than that wait for the disk
+
+_MEANS = {"mean_iou": "mean IoU", "mean_f1": "mean F1", "accuracy": "accuracy"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return run_command("train", argv, _train, _add_options)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the run")
+    parser.add_argument("--overwrite", action="store_true", help="train anew into an existing run folder")
+
+
+def _train(invocation: Invocation) -> None:
+    from geoseg.learn.checkpoint import start_folder
+    from geoseg.learn.engine import Hooks, train
+
+    config, log = invocation.config, invocation.log
+    folder = config.training.output_path / str(config.training.run_name)
+    saved = _find_start(config, folder, invocation)
+    job = _make_job(config, folder, saved)
+    if saved is None:
+        start_folder(folder)
+    _resolved(config, job).save(folder / "config.yaml")
+    facts = job.runtime.facts()
+    log.note(
+        f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
+        f"{job.runtime.precision}, seed {job.runtime.seed}"
+    )
+    done, rows = saved.epoch if saved else 0, []
+
+    def tell(row: Mapping[str, float]) -> None:
+        rows.append(row)
+        bar.set_text(f"loss {row['trn_loss']:.4f}")
+        log.note(_describe(row, job.options.num_epochs))
+
+    with progress(_count_batches(job, done), "train", "batches") as bar:
+        best = train(job, saved, Hooks(bar.update, tell))
+    _summary(job, best, rows, invocation)
+
+
+def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpoint | None:
+    """Return the checkpoint to go on from; refuses an existing run, and one of another model, before data is read."""
+    from geoseg.learn.checkpoint import LAST, find_checkpoint
+    from geoseg.learn.modelfile import check_matches
+
+    options, training = invocation.options, config.training
+    # What is said on the command line counts more than what the config says.
+    resume = options.resume or (training.resume and not options.overwrite)
+    overwrite = options.overwrite or (training.overwrite and not options.resume)
+    saved = find_checkpoint(folder, resume, overwrite)
+    if saved is None:
+        if resume:
+            invocation.log.note(f"no checkpoint in {folder}: starting from the beginning")
+        return None
+    spec, seed = saved.model_spec(), saved.settings["seed"]
+    check_matches(
+        spec, folder / LAST, model_name=config.global_.model_name, model_options=_model_options(config, as_json=True)
+    )
+    if config.global_.seed not in (None, seed):
+        expected = f"{config.global_.seed} as the config says"
+        remedy = "leave global.seed out or set it to the run's, or start a new run"
+        raise ConfigError(problem(folder / LAST, f"seed {seed}", expected, remedy))
+    invocation.log.note(f"going on after epoch {saved.epoch} of {folder}")
+    return saved
+
+
+def _make_job(config: Config, folder: Path, saved: Checkpoint | None) -> Job:
+    from geoseg.data.store import open_store
+    from geoseg.learn.checkpoint import LAST
+    from geoseg.learn.engine import Job
+    from geoseg.learn.losses import class_weights
+    from geoseg.learn.prepare import check_same_samples, make_spec
+    from geoseg.learn.runtime import setup
+    from geoseg.models import build_model
+
+    training = config.training
+    store = open_store(config.global_.data_path)
+    _check_store(config, store)
+    spec = make_spec(store.info, config.global_.model_name, _model_options(config, as_json=True))
+    if saved:
+        check_same_samples(saved.model_spec(), spec, folder / LAST)
+    weights = class_weights(training.class_weights, store.info.class_pixels["trn"])
+    seed = saved.settings["seed"] if saved else config.global_.seed
+    runtime = setup(seed, training.device, training.precision, training.devices)
+    options = _model_options(config)
+    if saved and "pretrained" in options:
+        options["pretrained"] = False  # the checkpoint has the weights
+    model = build_model(spec.model_name, spec.in_channels, spec.num_classes, **options)
+    trn, val = (_batches(config, store, split, runtime) for split in ("trn", "val"))
+    return Job(runtime, model, spec, trn, val, _train_options(config), folder, weights)
+
+
+def _check_store(config: Config, store: Store) -> None:
+    from geoseg.learn.prepare import check_store
+
+    shared, bands, classes = config.global_, config.global_.bands or (), config.global_.classes or ()
+    check_store(
+        store.info,
+        store.folder,
+        samples_size=shared.samples_size,
+        num_classes=shared.num_classes,
+        number_of_bands=shared.number_of_bands,
+        bands=[band if isinstance(band, int) else None for band in bands] or None,
+        band_names=[band if isinstance(band, str) else None for band in bands] or None,
+        ignore_value=shared.ignore_value,
+        class_names=[entry.name for entry in classes] or None,
+        class_values=[entry.value for entry in classes] or None,
+    )
+
+
+def _batches(config: Config, store: Store, split: str, runtime: Runtime) -> Any:
+    from geoseg.execution import usable_cpus
+    from geoseg.learn.prepare import StoreBatches
+
+    training, workers = config.training, config.training.workers
+    if workers == "auto":
+        # A CPU is better used by the network itself; a GPU must not wait for samples.
+        workers = min(MAX_WORKERS, usable_cpus()) if runtime.device == "cuda" else 0
+    if training.batch_size == "auto":
+        found = "auto, which this version cannot work out"
+        raise ConfigError(problem("training.batch_size", found, "a number", "set one; 8 is a start"))
+    return StoreBatches(
+        store,
+        split,
+        batch_size=training.batch_size,
+        limit=training.num_trn_samples if split == "trn" else training.num_val_samples,
+        seed=runtime.seed,
+        augmentation=training.augmentation,
+        workers=workers,
+    )
+
+
+def _train_options(config: Config) -> TrainOptions:
+    from dataclasses import fields
+
+    from geoseg.learn.engine import TrainOptions
+
+    return TrainOptions(**{entry.name: getattr(config.training, entry.name) for entry in fields(TrainOptions)})
+
+
+def _model_options(config: Config, as_json: bool = False) -> dict[str, Any]:
+    if not as_json:
+        return config.model_options()
+    options: dict[str, Any] = getattr(config.models, config.global_.model_name).as_kwargs()
+    return options
+
+
+def _resolved(config: Config, job: Job) -> Config:
+    """Return the config with what was decided for it: seed, device, precision."""
+    runtime = job.runtime
+    training = config.training.model_copy(update={"device": runtime.device, "precision": runtime.precision})
+    shared = config.global_.model_copy(update={"seed": runtime.seed})
+    return config.model_copy(update={"training": training, "global_": shared})
+
+
+def _count_batches(job: Job, done: int) -> int:
+    """Return how many batches of training and validation are left after `done` epochs."""
+    options, left = job.options, range(done + 1, job.options.num_epochs + 1)
+    validations = sum(epoch % options.val_every == 0 or epoch == options.num_epochs for epoch in left)
+    return len(left) * len(job.trn) + validations * len(job.val)
+
+
+def _describe(row: Mapping[str, float], num_epochs: int) -> str:
+    """Return the line about an epoch."""
+    figures = [f"loss {row['trn_loss']:.4f}"]
+    if "val_loss" in row:
+        figures.append(f"validation loss {row['val_loss']:.4f}, mean IoU {row['val_mean_iou']:.4f}")
+    figures += [f"{row['seconds']:.1f} s", f"{row['samples_per_second']:.1f} samples/s"]
+    if not math.isnan(row["peak_memory_mb"]):
+        figures.append(f"peak memory {row['peak_memory_mb']:.0f} MB")
+    return f"epoch {row['epoch']}/{num_epochs}: {', '.join(figures)}"
+
+
+def _summary(job: Job, best: Mapping[str, Any], rows: Sequence[Mapping[str, float]], invocation: Invocation) -> None:
+    from geoseg.learn.checkpoint import BEST, LAST, METRICS
+
+    log = invocation.log
+    if not best:
+        log.warn(f"no epoch had a finite {job.options.monitor}: no {BEST} was written")
+        return
+    means = ", ".join(f"{name} {_number(best[key])}" for key, name in _MEANS.items())
+    log.info(
+        f"best epoch {best['epoch']} of {best['num_epochs']} by {best['monitor']}; on the validation samples: {means}"
+    )
+    width = max(len(name) for name in job.spec.class_names)
+    for name, iou in zip(job.spec.class_names, best["iou"], strict=True):
+        log.info(f"  {name:<{width}}  IoU {_number(iou)}")
+    if rows:
+        seconds = sum(row["seconds"] for row in rows) / len(rows)
+        speed = sum(row["samples_per_second"] for row in rows) / len(rows)
+        log.info(f"{seconds:.1f} s of training per epoch, {speed:.1f} samples/s")
+    log.info(f"model file  {job.folder / BEST}")
+    log.info(f"curves      {job.folder / METRICS} (and tensorboard --logdir {job.folder})")
+    log.info(f"checkpoint  {job.folder / LAST}")
+
+
+def _number(value: float | None) -> str:
+    return "not present" if value is None else f"{value:.4f}"
+
+
+def _count(model: Any) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,99 @@
+"""Device, precision and seed are resolved once, never to something else than was asked for."""
+
+import ctypes
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from geoseg.errors import ConfigError
+from geoseg.learn import runtime
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+
+
+@no_gpu
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_was_found():
+    with pytest.raises(ConfigError, match=r"training\.device: found 'cuda', but no usable GPU \(torch .* is built for"):
+        runtime.setup(device="cuda")
+
+
+@no_gpu
+def test_auto_is_the_cpu_where_there_is_no_gpu():
+    assert runtime.setup(seed=1, device="auto", precision="32-true").device == "cpu"
+
+
+def test_auto_takes_the_gpu_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runtime.resolve_device("auto") == "cuda"
+    assert runtime.resolve_device("cpu") == "cpu"
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_auto_precision_on_a_cpu_is_bfloat16_only_with_matrix_units(monkeypatch, supported):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: supported, raising=False)
+    assert runtime.resolve_precision("auto", "cpu") == ("bf16-mixed" if supported else "32-true")
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_auto_precision_on_a_gpu(monkeypatch, supported):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
+    assert runtime.resolve_precision("auto", "cuda") == ("bf16-mixed" if supported else "32-true")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_what_was_asked_for_is_what_is_used(precision):
+    made = runtime.setup(seed=1, device="cpu", precision=precision)
+    assert made.precision == precision
+    computed_in = []
+    layer = torch.nn.Linear(4, 4)
+    layer.register_forward_hook(lambda module, args, output: computed_in.append(output.dtype))
+    made.fabric.setup(layer)(torch.zeros(1, 4))
+    assert computed_in == [torch.bfloat16 if precision == "bf16-mixed" else torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ({"precision": "16-mixed", "device": "cpu"}, "precision"),
+        ({"precision": "64"}, "precision"),
+        ({"device": "tpu"}, "device"),
+        ({"devices": 2, "device": "cpu"}, "devices"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(setting, key):
+    with pytest.raises(ConfigError, match=rf"training\.{key}: found"):
+        runtime.setup(**setting)
+
+
+def test_a_seed_is_drawn_and_can_be_used_again():
+    first = runtime.setup(device="cpu", precision="32-true")
+    drawn = torch.rand(3), np.random.rand(3), random.random()
+    again = runtime.setup(seed=first.seed, device="cpu", precision="32-true")
+    assert torch.equal(drawn[0], torch.rand(3))
+    assert (drawn[1] == np.random.rand(3)).all()
+    assert drawn[2] == random.random()
+    assert first.seed != runtime.setup(device="cpu", precision="32-true").seed
+    assert again.facts()["seed"] == first.seed
+
+
+def test_the_largest_seed_of_the_config_is_taken():
+    assert runtime.setup(seed=2**32 - 1, device="cpu", precision="32-true").seed == 2**32 - 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone has mallopt")
+def test_freed_memory_is_kept():
+    """A large block comes from the heap, which is kept, instead of a mapping of its own, which is given back."""
+    assert runtime.keep_freed_memory()
+    libc = ctypes.CDLL("libc.so.6")
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    block = libc.malloc(2**26)
+    size_field = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+    libc.free(block)
+    assert size_field & 2 == 0  # the header's flag of a block that was mapped
