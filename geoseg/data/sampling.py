@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +30,7 @@ from geoseg.geo.vector import burn
 BLOCK_SIDE = 2048
 SHARD_ARRAYS = ("images", "labels", "valid")
 _BLOCK_BYTES = 48 * 2**20  # of image values; with its copies and labels a block stays near 150 MB
-_FEW_CLASSES = 16
+_COUNTED = 2**22  # pixels; OpenCV counts in float32, which is exact to 2**24
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,13 @@ def _write_summary(task: BlockTask, pixels: _BlockPixels, dropped: Mapping[str, 
 
 def count_classes(label: NDArray[np.uint8], num_classes: int) -> list[int]:
     """Return the number of pixels of each class id."""
-    if num_classes <= _FEW_CLASSES:  # bincount converts to 64 bits first; for few classes comparing is faster
-        return [int(np.count_nonzero(label == index)) for index in range(num_classes)]
-    return np.bincount(label.ravel(), minlength=256)[:num_classes].tolist()  # type: ignore[no-any-return]
+    total = np.zeros(256, np.int64)
+    rows = max(1, _COUNTED // max(1, label.shape[1]))
+    for start in range(0, label.shape[0], rows):
+        chunk = np.ascontiguousarray(label[start : start + rows])
+        # Five times faster than bincount, which first makes 64-bit numbers of the bytes.
+        total += cv2.calcHist([chunk], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+    return total[:num_classes].tolist()  # type: ignore[no-any-return]
 
 
 def _reason_to_drop(counts: Sequence[int], remove_background: bool) -> str | None:
