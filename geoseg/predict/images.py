@@ -1,0 +1,95 @@
+"""Which images to classify: paths, folders and patterns become a list of files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from geoseg.errors import DataError, problem
+from geoseg.predict.output import OUTPUTS
+
+SUFFIXES = (
+    *(".tif", ".tiff", ".vrt", ".img", ".jp2", ".j2k", ".png", ".jpg", ".jpeg", ".webp"),
+    *(".ntf", ".kea", ".bil", ".bip", ".bsq", ".asc", ".sdat"),
+)
+_REMOTE = re.compile(r"^(/vsi[a-z0-9_]+/|[A-Za-z][A-Za-z0-9+.-]+://)")
+_OWN = tuple(f"_{output}.tif" for output in OUTPUTS)
+
+Image = str | os.PathLike[str]
+
+
+class Found(NamedTuple):
+    """The images, and how many of our own maps among them were passed over."""
+
+    images: list[Image]
+    maps_passed_over: int
+
+
+def find_images(sources: Iterable[Image]) -> Found:
+    """Return the images that paths, folders and patterns stand for, in order, each once.
+
+    A folder stands for the rasters directly in it, known by their suffix. Our own class maps (``*_classes.tif`` and so
+    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``) are taken as they
+    are.
+
+    Raises:
+        DataError: A path that does not exist, a folder or pattern without an image, or nothing at all.
+    """
+    images: list[Image] = []
+    problems: list[str] = []
+    passed_over = 0
+    for source in sources:
+        if _REMOTE.match(os.fspath(source)):
+            images.append(source)
+            continue
+        path = Path(source)
+        candidates, expected = _candidates(path)
+        found = [candidate for candidate in candidates if candidate == path or not candidate.name.endswith(_OWN)]
+        passed_over += len(candidates) - len(found)
+        images += found
+        if not found:
+            problems.append(problem(path, _nothing(path), expected, "correct classification.images or working_folder"))
+    if problems:
+        raise DataError(problems)
+    return Found(list(dict.fromkeys(images)), passed_over)
+
+
+def refuse_same_stems(images: Sequence[Image]) -> None:
+    """Refuse images whose maps would have the same name.
+
+    Raises:
+        DataError: One line per image after the first of its name.
+    """
+    first: dict[str, Image] = {}
+    problems = []
+    for image in images:
+        other = first.setdefault(Path(image).stem, image)
+        if other is not image:
+            remedy = "rename one, leave one out, or classify them into different folders"
+            problems.append(problem(image, f"the same name as {other}", "a name of its own for each map", remedy))
+    if problems:
+        raise DataError(problems)
+
+
+def _candidates(path: Path) -> tuple[list[Path], str]:
+    """Return the files that a source may stand for and what was expected of it."""
+    if path.is_dir():
+        inside = (child for child in path.iterdir() if child.is_file() and not child.name.startswith("."))
+        rasters = sorted(child for child in inside if child.suffix.lower() in SUFFIXES)
+        return rasters, "a folder with rasters (.tif, .vrt, .jp2, .png, ...)"
+    if path.exists():
+        return [path], "a raster"
+    if glob.has_magic(str(path)):
+        hits = sorted(Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
+        return [hit for hit in hits if hit.is_file() and not hit.name.endswith(".aux.xml")], "a pattern that fits files"
+    return [], "a raster, a folder or a pattern"
+
+
+def _nothing(path: Path) -> str:
+    if path.is_dir():
+        return "no raster in this folder"
+    return "no file that fits" if glob.has_magic(str(path)) else "no such file or folder"

@@ -1,0 +1,181 @@
+"""From one image file to its maps: what must fit the model is checked, then windows slide and maps are written."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from geoseg.errors import DataError, problem
+from geoseg.geo.raster import RasterInfo, open_raster, read_info
+from geoseg.geo.vector.reproject import as_pyproj
+from geoseg.learn.modelfile import ModelSpec
+from geoseg.predict.output import MapDescription, output_path, write_maps
+from geoseg.predict.sliding import NODATA, Predictor, SlidingOptions, count_windows, plan_windows, predict_blocks
+
+_RESOLUTION_FACTOR = 1.5  # ground pixels that differ by more look different to the network
+
+
+@dataclass(frozen=True)
+class ClassifyOptions:
+    """How scenes are classified and what is written.
+
+    Attributes:
+        sliding: Windows, overlap, blending, batch size.
+        outputs: Some of "classes", "probabilities", "confidence".
+        bands: Band numbers, from 1, to use instead of those the model recorded; they must mean the same.
+    """
+
+    sliding: SlidingOptions = field(default_factory=SlidingOptions)
+    outputs: tuple[str, ...] = ("classes",)
+    bands: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class SceneResult:
+    """What classifying one scene gave.
+
+    Attributes:
+        image: The image.
+        paths: The files written, by output.
+        height: Rows.
+        width: Columns.
+        seconds: Wall time, finishing of the files included.
+        class_pixels: (num_classes,) pixels of each class.
+    """
+
+    image: str
+    paths: dict[str, Path]
+    height: int
+    width: int
+    seconds: float
+    class_pixels: NDArray[np.int64]
+
+    @property
+    def megapixels_per_second(self) -> float:
+        """Speed."""
+        return self.height * self.width / 1e6 / max(self.seconds, 1e-9)
+
+
+def check_image(image: str | os.PathLike[str], spec: ModelSpec, bands: Sequence[int] | None = None) -> list[str]:
+    """Check that an image is one the model can classify, without reading pixels.
+
+    Args:
+        image: The image.
+        spec: The model's metadata.
+        bands: Bands to use instead of the recorded ones.
+
+    Returns:
+        Warnings.
+
+    Raises:
+        DataError: Another number of bands or data type than the model was trained on, or an unreadable file.
+    """
+    info = read_info(image)
+    _check_bands(info, spec, bands)
+    if info.dtype != spec.dtype:
+        found = f"{info.dtype} values"
+        remedy = (
+            f"convert the image without scaling: gdal_translate -ot {_gdal_type(spec.dtype)}, if its units are the same"
+        )
+        raise DataError(problem(image, found, f"{spec.dtype} as in the model's training images", remedy))
+    return _resolution_warnings(info, spec)
+
+
+def classify_scene(
+    image: str | os.PathLike[str],
+    predictor: Predictor,
+    bands: Sequence[int],
+    folder: Path,
+    description: MapDescription,
+    options: ClassifyOptions,
+    on_progress: Callable[[int], None] | None = None,
+) -> SceneResult:
+    """Classify one image and write its maps; nothing is left behind unless all went well.
+
+    Args:
+        image: The image.
+        predictor: The network.
+        bands: Band numbers, from 1, in the network's order.
+        folder: Where the maps go.
+        description: What the maps say about themselves.
+        options: How to classify and what to write.
+        on_progress: Called with the number of windows just done.
+
+    Raises:
+        DataError: The image cannot be read, or the maps cannot be written.
+    """
+    start = time.perf_counter()
+    counts = np.zeros(256, dtype=np.int64)
+    outputs = options.outputs
+    with open_raster(image, bands) as raster:
+        info = raster.info
+        plan = plan_windows(predictor, info.height, info.width, options.sliding)
+        likelihood = any(output != "classes" for output in outputs)
+        with write_maps(folder, info, description, outputs, plan.side) as maps:
+            for block in predict_blocks(predictor, raster, plan, likelihood, on_progress):
+                counts += np.bincount(block.classes.ravel(), minlength=256)
+                maps.write(block)
+    return SceneResult(
+        image=os.fspath(image),
+        paths={output: output_path(folder, image, output) for output in outputs},
+        height=info.height,
+        width=info.width,
+        seconds=time.perf_counter() - start,
+        class_pixels=np.delete(counts, NODATA)[: predictor.num_classes],
+    )
+
+
+def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: SlidingOptions) -> int:
+    """Return how many windows `classify_scene` will compute for an image."""
+    info = read_info(image)
+    return count_windows(plan_windows(predictor, info.height, info.width, options), predictor.num_classes)
+
+
+def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None) -> None:
+    chosen = tuple(bands or spec.bands)
+    here = len(info.image_bands)
+    if len(chosen) != spec.in_channels:
+        found = f"{len(chosen)} chosen bands {list(chosen)}"
+        raise DataError(problem(info.path, found, f"{spec.in_channels} as the model has", "choose as many"))
+    if max(chosen) > info.count:
+        found = f"{info.count} bands"
+        expected = f"at least {max(chosen)}: the model has {spec.in_channels} bands, numbers {list(chosen)}"
+        raise DataError(problem(info.path, found, expected, "give an image with the bands of the training images"))
+    # Bands 1..n were most likely all the bands there were; taking the first n of more could pair wrong ones silently.
+    if bands is None and chosen == tuple(range(1, len(chosen) + 1)) and here > len(chosen):
+        remedy = f"name the ones to use: --bands {' '.join(map(str, chosen))} or global.bands"
+        raise DataError(problem(info.path, f"{here} bands", f"{spec.in_channels} as the model has", remedy))
+
+
+def _resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
+    if spec.resolution is None or not info.georeferenced:
+        return []
+    try:
+        here_in, trained_in = as_pyproj(info.crs, info.path), as_pyproj(spec.crs, "model")
+    except DataError:
+        return []
+    # Metres and degrees cannot be compared; without a CRS on either side the units are taken to be the same.
+    if (here_in is None) != (trained_in is None) or (
+        here_in is not None and trained_in is not None and here_in.is_geographic != trained_in.is_geographic
+    ):
+        return []
+    here, trained = (math.sqrt(side[0] * side[1]) for side in (info.resolution, spec.resolution))
+    factor = here / trained if trained else 1.0
+    if 1 / _RESOLUTION_FACTOR <= factor <= _RESOLUTION_FACTOR:
+        return []
+    return [
+        f"{info.path}: pixels of {here:g} units, the model was trained on {trained:g}; "
+        "expect worse results, or resample the image"
+    ]
+
+
+def _gdal_type(dtype: str) -> str:
+    names = {"uint8": "Byte", "int8": "Int8", "float32": "Float32", "float64": "Float64"}
+    return names.get(dtype, dtype.replace("uint", "UInt").replace("int", "Int"))
