@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -15,8 +15,10 @@ from geoseg.config.checks import find_conflicts
 from geoseg.config.explain import KeyPath, Trouble, explain_details, key_names, line
 from geoseg.config.overrides import apply_overrides, rename_inference
 from geoseg.config.root import Config
+from geoseg.config.schema import Section
 from geoseg.errors import ConfigError, problem
 
+AnySection = TypeVar("AnySection", bound=Section)
 _REMOVED = object()
 
 
@@ -117,15 +119,24 @@ def _derive(config: Config) -> Config:
         "output_path": _first(evaluation.output_path, maps / "evaluation"),
     }
     stride = _first(sample.samples_dist, shared.samples_size)
-    return config.model_copy(
-        update={
-            "global_": shared.model_copy(update=counts),
-            "sample": sample.model_copy(update={"samples_dist": stride}),
-            "training": training.model_copy(update={"run_name": run_name}),
-            "classification": classification.model_copy(update={"state_dict_path": weights}),
-            "evaluation": evaluation.model_copy(update=evaluated),
-        }
+    return _filled(
+        config,
+        {
+            "global_": _filled(shared, counts),
+            "sample": _filled(sample, {"samples_dist": stride}),
+            "training": _filled(training, {"run_name": run_name}),
+            "classification": _filled(classification, {"state_dict_path": weights}),
+            "evaluation": _filled(evaluation, evaluated),
+        },
     )
+
+
+def _filled(section: AnySection, values: dict[str, Any]) -> AnySection:
+    """Return a section with derived values, which do not count as said by the user (`model_fields_set`).
+
+    `classify` compares with the model file what the user said, and nothing else.
+    """
+    return type(section).model_construct(_fields_set=section.model_fields_set, **{**vars(section), **values})
 
 
 def _first(value: Any, default: Any) -> Any:
