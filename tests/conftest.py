@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import geopandas
+import hypothesis
 import numpy as np
 import pytest
 import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
+
+# Seconds say nothing about correctness on a shared machine.
+hypothesis.settings.register_profile("geoseg", deadline=None)
+hypothesis.settings.load_profile("geoseg")
 
 # One metre pixels, north up, in UTM zone 18N.
 TRANSFORM = Affine(1.0, 0.0, 500000.0, 0.0, -1.0, 5000000.0)
@@ -50,9 +55,10 @@ def make_raster(
     with warnings.catch_warnings(), rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         with rasterio.open(path, "w", driver="GTiff", nodata=nodata, **profile, **place, **options) as dataset:
-            dataset.write(bands)
             if interpretation:
+                # Before the pixels: afterwards the file's header is settled.
                 dataset.colorinterp = interpretation
+            dataset.write(bands)
             for band, name in enumerate(names or (), start=1):
                 dataset.set_band_description(band, name)
             if mask is not None:
