@@ -19,7 +19,6 @@ RUN /opt/geoseg/bin/pip install ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}}
     && /opt/geoseg/bin/pip uninstall -y geoseg
 COPY geoseg geoseg
 RUN /opt/geoseg/bin/pip install --no-deps ${PIP_ARGS} -c constraints.txt . \
-    && /opt/geoseg/bin/python -m compileall -q /opt/geoseg/lib \
     && /opt/geoseg/bin/pip uninstall -y pip
 
 FROM ${PYTHON_IMAGE}

@@ -1,6 +1,6 @@
 """Run the demo: sample, train, classify and evaluate as a user would, then say what came out.
 
-    python tools/demo.py [CONFIG] [section.key=value ...]
+python tools/demo.py [CONFIG] [section.key=value ...]
 """
 
 from __future__ import annotations
