@@ -107,10 +107,10 @@ def test_receptive_radius_is_the_true_one(name: str) -> None:
     side = 2 * net.size_divisor * (net.receptive_radius // net.size_divisor + 1)
     reached = 0
     for shift in (0, net.size_divisor - 1):
-        image = torch.rand(1, 1, side, side, dtype=torch.float64).requires_grad_()
+        image = torch.rand(1, 1, 16, side, dtype=torch.float64).requires_grad_()  # a strip: columns are enough
         pixel = side // 2 + shift
-        net(image)[0, 1, pixel, pixel].backward()
-        touched = image.grad[0, 0].nonzero()
+        net(image)[0, 1, 8, pixel].backward()
+        touched = image.grad[0, 0].nonzero()[:, 1]
         reached = max(reached, int((touched - pixel).abs().max()))
     assert reached <= net.receptive_radius < reached + net.size_divisor
 
@@ -121,13 +121,11 @@ def test_logits_move_with_the_image(name: str) -> None:
         pytest.skip("this network looks at the whole image")
     radius, step = net.receptive_radius, net.size_divisor
     side = 2 * step * (radius // step + 2)
-    image = images_of((1, 1, side + step, side + step), torch.float64)
+    image = images_of((1, 1, 16, side + step), torch.float64)
     with torch.no_grad():
-        whole, moved = net(image), net(image[..., step:, step:])
+        whole, moved = net(image), net(image[..., step:])
     inner = slice(radius, side - radius)
-    torch.testing.assert_close(
-        whole[..., step:, step:][..., inner, inner], moved[..., inner, inner], rtol=1e-10, atol=1e-10
-    )
+    torch.testing.assert_close(whole[..., step:][..., inner], moved[..., inner], rtol=1e-10, atol=1e-10)
 
 
 def test_channels_last_gives_the_same_logits(name: str) -> None:
