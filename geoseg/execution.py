@@ -70,6 +70,10 @@ class LocalProcesses(ProcessPoolExecutor):
         self.workers = workers
         super().__init__(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_process)
 
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Hand a call over to a process."""
+        return super().submit(_call, fn, args, kwargs)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
@@ -89,6 +93,7 @@ class LocalProcesses(ProcessPoolExecutor):
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
+                process.join()
 
 
 def map_tasks(
@@ -152,9 +157,21 @@ def _prepare_process() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
+class _StoppedError(SystemExit):
+    """SIGTERM came; carries the task through its `finally` blocks to the end of the process."""
+
+
 def _leave(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not disturb the cleaning up
-    raise SystemExit(128 + number)
+    raise _StoppedError(128 + number)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except _StoppedError as stopped:
+        # The pool would send this home as the task's result and begin the next task.
+        os._exit(stopped.code if isinstance(stopped.code, int) else 1)
 
 
 def _end_with_parent() -> None:
