@@ -18,6 +18,7 @@ import numpy as np
 import rasterio
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp, MaskFlags
@@ -29,6 +30,8 @@ from geoseg.geo.grid import Window
 
 # GDAL would take 5 % of the machine's memory for each process; blocks are read once, so a small cache is enough.
 CACHE_MEGABYTES = 64
+# rasterio lets some of GDAL's own errors through, unwrapped.
+GDAL_ERRORS = (RasterioError, CRSError, CPLE_BaseError)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class Raster:
                 dataset = self._dataset()
                 values = dataset.read(numbers, window=place, out_shape=(len(numbers), *shape))
                 masks = self._read_masks(dataset, place, shape)
-            except (RasterioError, ValueError) as error:
+            except (*GDAL_ERRORS, ValueError) as error:
                 raise DataError(_unreadable_window(self.info.path, window, error)) from error
         count = len(self.bands)
         image = _native(values[:count])
@@ -237,12 +240,27 @@ def read_info(path: str | os.PathLike[str], *, allow_palette: bool = False) -> R
             with _open(name) as dataset:
                 _refuse_unusable(name, dataset)
                 info = _describe(name, dataset)
-        except (RasterioError, CRSError, ValueError) as error:
+        except (*GDAL_ERRORS, ValueError) as error:
             raise DataError(_unreadable(name, error)) from error
     if info.palette and not allow_palette:
         remedy = f"write its colours as bands: gdal_translate -expand rgb {name} out.tif"
         raise DataError(problem(name, "a colour table (values are indices)", "measured values", remedy))
     return info
+
+
+def read_tags(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the metadata of a raster as it is written in its file: name to text.
+
+    Raises:
+        DataError: If the file is missing or unreadable.
+    """
+    name = os.fspath(path)
+    with gdal_session():
+        try:
+            with _open(name) as dataset:
+                return dict(dataset.tags())
+        except (*GDAL_ERRORS, ValueError) as error:
+            raise DataError(_unreadable(name, error)) from error
 
 
 @contextlib.contextmanager

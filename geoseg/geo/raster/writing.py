@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,15 +17,15 @@ import rasterio
 import rasterio.shutil
 from numpy.typing import DTypeLike, NDArray
 from rasterio.enums import ColorInterp
-from rasterio.errors import CRSError, RasterioError
 
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
-from geoseg.geo.raster.reading import RasterInfo, gdal_session, reason
+from geoseg.geo.raster.reading import GDAL_ERRORS, RasterInfo, gdal_session, reason
 
 Colour = str | Sequence[int]
 # The tag through which category names travel from the streamed file to the finished one.
 NAMES_TAG = "CLASS_NAMES"
+_HEX_COLOUR = re.compile(r"#([0-9a-fA-F]{6}|[0-9a-fA-F]{8})")
 SIDE_FILES = (".aux.xml", ".ovr", ".msk", ".msk.ovr", ".ovr.tmp", ".msk.ovr.tmp")
 
 
@@ -293,8 +294,7 @@ def _colour_table(colours: Mapping[int, Colour] | Sequence[Colour], nodata: floa
 
 def _rgba(colour: Colour) -> tuple[int, ...]:
     if isinstance(colour, str):
-        digits = colour.removeprefix("#")
-        parts = [int(digits[i : i + 2], 16) for i in range(0, len(digits), 2)]
+        parts = list(bytes.fromhex(colour[1:])) if _HEX_COLOUR.fullmatch(colour) else []
     else:
         parts = [int(part) for part in colour]
     if len(parts) not in (3, 4) or not all(0 <= part <= 255 for part in parts):
@@ -342,6 +342,6 @@ def _remove(name: str | Path, suffixes: Sequence[str] = ("", *SIDE_FILES)) -> No
 def _as_data_error(name: str | Path) -> Iterator[None]:
     try:
         yield
-    except (RasterioError, CRSError, OSError) as error:
+    except (*GDAL_ERRORS, OSError) as error:
         remedy = "check that the folder exists, may be written and has room"
         raise DataError(problem(name, f"a failed write ({reason(error)})", "a writable place", remedy)) from error
