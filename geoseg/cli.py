@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import re
 import signal
@@ -208,14 +209,30 @@ def _default_config(required: bool) -> Path | None:
 
 @contextmanager
 def _library_warnings(log: Log) -> Iterator[None]:
-    """Send the warnings of libraries through the log, where they are shown once and counted."""
-    with warnings.catch_warnings():
+    """Send the warnings and log records of libraries through our log, where they are shown once and counted."""
+    handler = _Records(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        with warnings.catch_warnings():
 
-        def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-            log.warn(f"{' '.join(str(message).split())} ({category.__name__})")
+            def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+                log.warn(f"{' '.join(str(message).split())} ({category.__name__})")
 
-        warnings.showwarning = show
-        yield
+            warnings.showwarning = show
+            yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class _Records(logging.Handler):
+    """Takes what GDAL and other libraries log as warnings or errors."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.warn(f"{' '.join(record.getMessage().split())} ({record.name.split('.')[0]})")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import subprocess
@@ -216,6 +217,21 @@ def test_warnings_of_libraries_go_the_same_way(capsys: pytest.CaptureFixture[str
     assert err.count("warning: old thing (UserWarning)") == 1
     assert "3 warnings" in err
     assert warnings.showwarning is shown
+
+
+def test_what_libraries_log_goes_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
+    def action(call: cli.Invocation) -> None:
+        for _ in range(3):
+            logging.getLogger("rasterio._env").warning("CPLE in %s", "a.tif")
+        logging.getLogger("rasterio").info("chatter")
+
+    handlers = list(logging.getLogger().handlers)
+    assert run(write("a.yaml", 3), action=action)[0] == 0
+    err = capsys.readouterr().err
+    assert err.count("warning: CPLE in a.tif (rasterio)") == 1
+    assert "chatter" not in err
+    assert "3 warnings" in err
+    assert logging.getLogger().handlers == handlers
 
 
 def test_a_run_without_warnings_ends_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

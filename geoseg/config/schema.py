@@ -90,7 +90,8 @@ class SampleSection(Section):
     """`python -m geoseg.sample`: rasters and polygons to a sample store."""
 
     prep_csv_file: Annotated[Path, local_path("a CSV file")] = key(
-        "prep.csv", "CSV list of scenes: image, labels, attribute, split (trn, val or tst); a header is optional."
+        "prep.csv",
+        "CSV list of scenes: image, labels, attribute, split (trn, val or tst), layer; a header is optional.",
     )
     samples_dist: Annotated[int, whole(1, optional=True)] = key(
         None, "Distance between the origins of neighbouring samples, in pixels.", "`global.samples_size`"
@@ -153,8 +154,10 @@ class TrainingSection(Section):
     scheduler: Annotated[str, choice("step", "cosine", "one_cycle", "constant")] = key(
         "step", "How the learning rate changes: step, cosine, one_cycle or constant."
     )
-    augmentation: Annotated[str, choice("none", "light", "geometric", "strong")] = key(
-        "geometric", "Random changes of the training samples."
+    augmentation: Annotated[str, choice("none", "geometric", "light")] = key(
+        "geometric",
+        "Random changes of the training samples: none, geometric (flips, turns, shifts, scale), or light (brightness "
+        "and noise as well).",
     )
     monitor: Annotated[str, choice("mean_iou", "loss", "accuracy", "mean_f1")] = key(
         "mean_iou", "Validation figure that decides which epoch is kept as best."

@@ -1,0 +1,65 @@
+"""The words that the config accepts are those that the code knows, and no key is accepted in vain."""
+
+from __future__ import annotations
+
+import re
+import typing
+from pathlib import Path
+
+import pytest
+
+from geoseg.config import Config
+from geoseg.data.augment import AUGMENTATIONS
+from geoseg.learn.engine import MONITORS
+from geoseg.learn.losses import LOSSES
+from geoseg.learn.optimise import OPTIMIZERS, SCHEDULES
+from geoseg.learn.runtime import DEVICES, PRECISIONS
+from geoseg.models import MODELS
+from geoseg.models.options import MODEL_OPTIONS
+from geoseg.predict.output import OUTPUTS
+from geoseg.predict.sliding import BLENDINGS
+
+PACKAGE = Path(__file__).resolve().parent.parent / "geoseg"
+
+
+def accepted(section: str, key: str) -> set[str]:
+    """Return the words in the rule of a key: 'one of a, b' or 'a list of a, b'."""
+    model = typing.cast("type[typing.Any]", Config.model_fields[section].annotation)
+    expected: str = model.model_fields[key].metadata[0].expected
+    return set(re.sub(r"^(one of|a list of) ", "", expected).split(", "))
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "known"),
+    [
+        ("training", "augmentation", AUGMENTATIONS),
+        ("training", "monitor", MONITORS),
+        ("training", "loss", LOSSES),
+        ("training", "optimizer", OPTIMIZERS),
+        ("training", "scheduler", SCHEDULES),
+        ("training", "precision", PRECISIONS),
+        ("training", "device", DEVICES),
+        ("classification", "precision", PRECISIONS),
+        ("classification", "device", DEVICES),
+        ("classification", "outputs", OUTPUTS),
+        ("classification", "blending", BLENDINGS),
+        ("global_", "model_name", MODEL_OPTIONS),
+    ],
+)
+def test_accepted_words_are_known_words(section: str, key: str, known: typing.Iterable[str]) -> None:
+    assert accepted(section, key) == set(known)
+
+
+def test_every_model_that_can_be_built_has_options() -> None:
+    assert set(MODELS) <= set(MODEL_OPTIONS)
+
+
+def test_every_key_is_used() -> None:
+    code = "\n".join(
+        path.read_text() for path in PACKAGE.rglob("*.py") if "config" not in path.relative_to(PACKAGE).parts
+    )
+    unused = []
+    for name, field in Config.model_fields.items():
+        model = typing.cast("type[typing.Any]", field.annotation)
+        unused += [f"{name}.{key}" for key in model.model_fields if not re.search(rf"\b{key}\b", code)]
+    assert unused == []
