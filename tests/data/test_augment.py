@@ -36,8 +36,12 @@ def test_any_number_of_bands_keeps_shape_and_type(name: str, bands: int) -> None
     for seed in range(6):
         out, moved = augment(image, label, seed)
 
-        assert out.shape == image.shape and out.dtype == np.float32 and out.flags.c_contiguous
-        assert moved.shape == label.shape and moved.dtype == np.uint8 and moved.flags.c_contiguous
+        assert out.shape == image.shape
+        assert out.dtype == np.float32
+        assert out.flags.c_contiguous
+        assert moved.shape == label.shape
+        assert moved.dtype == np.uint8
+        assert moved.flags.c_contiguous
         assert np.isfinite(out).all()
 
 
@@ -86,7 +90,8 @@ def test_values_are_not_clipped_to_a_range(scale: float) -> None:
 
     for seed in range(20):
         out, _ = augment(image, np.zeros((32, 32), np.uint8), seed)
-        assert out.min() < -0.6 * scale and out.max() > 0.6 * scale
+        assert out.min() < -0.6 * scale
+        assert out.max() > 0.6 * scale
 
 
 def test_light_changes_bands_apart_from_one_another() -> None:

@@ -45,7 +45,8 @@ def test_constant_band_gives_zeros_not_nan() -> None:
 def test_any_layout_comes_out_native_and_contiguous(image: np.ndarray) -> None:
     out = Normalisation((1.0,), (2.0,)).apply(image)
 
-    assert out.flags.c_contiguous and out.dtype.isnative
+    assert out.flags.c_contiguous
+    assert out.dtype.isnative
     np.testing.assert_array_equal(out, (np.array(image, np.float64) - 1) / 2)
 
 

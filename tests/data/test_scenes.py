@@ -83,7 +83,8 @@ def test_paths_are_relative_to_the_list_not_to_the_working_folder(
 def test_empty_cells_mean_none(tmp_path: Path) -> None:
     (scene,) = _read(tmp_path, "a.tif,,,tst\n")
 
-    assert scene.labels is None and scene.attribute is None
+    assert scene.labels is None
+    assert scene.attribute is None
 
 
 def test_a_path_with_commas_in_quotes(tmp_path: Path) -> None:
@@ -96,33 +97,41 @@ def test_all_problems_at_once_with_their_lines(tmp_path: Path) -> None:
     problems = _problems(tmp_path, "image,labels,attribute,split\na.tif,a.gpkg,cls,train\n\n,b.gpkg,cls,val\nc.tif,c\n")
 
     assert len(problems) == 3
-    assert "line 2" in problems[0] and "'train'" in problems[0] and "write trn" in problems[0]
-    assert "line 4" in problems[1] and "no image" in problems[1]
-    assert "line 5" in problems[2] and "2 cell(s)" in problems[2]
+    assert "line 2" in problems[0]
+    assert "'train'" in problems[0]
+    assert "write trn" in problems[0]
+    assert "line 4" in problems[1]
+    assert "no image" in problems[1]
+    assert "line 5" in problems[2]
+    assert "2 cell(s)" in problems[2]
 
 
 def test_header_with_a_wrong_name_is_explained(tmp_path: Path) -> None:
     (line,) = _problems(tmp_path, "imgae,labels,attribute,split\na.tif,a.gpkg,cls,trn\n")
 
-    assert "'imgae'" in line and "imgae for image" in line
+    assert "'imgae'" in line
+    assert "imgae for image" in line
 
 
 def test_one_column_header_is_explained(tmp_path: Path) -> None:
     (line,) = _problems(tmp_path, "image\na.tif\n")
 
-    assert "header of 'image'" in line and "separate its columns" in line
+    assert "header of 'image'" in line
+    assert "separate its columns" in line
 
 
 def test_too_many_cells(tmp_path: Path) -> None:
     (line,) = _problems(tmp_path, "my,image.tif,a.gpkg,cls,trn,layer,more\n")
 
-    assert "7 cells" in line and "quotes" in line
+    assert "7 cells" in line
+    assert "quotes" in line
 
 
 def test_the_same_scene_twice(tmp_path: Path) -> None:
     (line,) = _problems(tmp_path, "a.tif,a.gpkg,cls,trn\nb.tif,b.gpkg,cls,trn\n./a.tif,a.gpkg,cls,val\n")
 
-    assert "line 3" in line and "line 1" in line
+    assert "line 3" in line
+    assert "line 1" in line
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "image,labels,attribute,split\n"])
