@@ -31,7 +31,7 @@ def load_predictor(path: Path, device: str = "auto", precision: str = "auto") ->
     if place == "cpu":
         keep_freed_memory()
     # Convolutions of this layout need no copies into the layout that the libraries compute in.
-    network = network.to(place, memory_format=torch.channels_last).requires_grad_(False)
+    network = network.to(place).to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload]
     predictor = Predictor(
         network=network,
         num_classes=spec.num_classes,

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def write_maps(
             path.unlink(missing_ok=True)
 
 
-def refuse_input(image: str | os.PathLike[str], outputs: Iterator[Path] | Sequence[Path]) -> None:
+def refuse_input(image: str | os.PathLike[str], outputs: Iterable[Path]) -> None:
     """Refuse outputs that are the image itself, by another name or a link too.
 
     Raises:

@@ -216,11 +216,11 @@ def predict_scores(
             step(1)
         return
     for strip in _strips(plan, predictor.num_classes):
-        windows = hann_tiles(plan.height, plan.width, plan.side, 2 * plan.context, strip)
+        overlapping = hann_tiles(plan.height, plan.width, plan.side, 2 * plan.context, strip)
         blender = StripBlender(
             predictor.num_classes, plan.side, 2 * plan.context, strip, predictor.device, predictor.dtype
         )
-        for tile, valid, scores in _forward(predictor, source, windows, plan.batch_size, softmax, whole=True):
+        for tile, valid, scores in _forward(predictor, source, overlapping, plan.batch_size, softmax, whole=True):
             mean = blender.add(tile, scores)
             if mean is not None:
                 yield ScoreBlock(tile.write, mean, valid[: tile.write.height, : tile.write.width])

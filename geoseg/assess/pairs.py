@@ -1,0 +1,131 @@
+"""A class map and the polygons it is measured against: what both mean, before pixels are compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from geoseg.assess.confusion import Reference
+from geoseg.errors import DataError, problem
+from geoseg.geo.raster import RasterInfo, read_info, read_tags
+from geoseg.geo.vector import ClassMapping, LabelSet, coverage, read_labels
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A class map and its reference polygons.
+
+    Attributes:
+        class_map: The map.
+        labels: The vector file.
+        attribute: The attribute that holds the class; None: every polygon is class 1.
+        layer: The layer of the vector file; None: its only one.
+        image: The image that was classified; its invalid pixels are unknown. None: not known.
+        where: Where the pair is listed, for messages.
+    """
+
+    class_map: Path
+    labels: Path
+    attribute: str | None
+    layer: str | None = None
+    image: Path | None = None
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the scene: the stem of the image, or of the map."""
+        return self.class_map.stem.removesuffix("_classes") if self.image is None else self.image.stem
+
+
+@dataclass(frozen=True)
+class MapFacts:
+    """What a class map says about itself; None where it says nothing.
+
+    Attributes:
+        classes: One mapping per class id: id, name, value, colour.
+        bands: Numbers of the image's bands that were classified.
+        ignore_value: Label of unknown pixels in the samples.
+    """
+
+    classes: tuple[Mapping[str, Any], ...] | None
+    bands: tuple[int, ...] | None
+    ignore_value: int | None
+
+
+def read_map_facts(class_map: Path) -> MapFacts:
+    """Read what a class map says about itself in its tags.
+
+    Raises:
+        DataError: There is no such map, or its tags are damaged.
+    """
+    if not class_map.is_file():
+        remedy = "run `python -m geoseg.classify` on its image first, or correct evaluation.maps"
+        raise DataError(problem(class_map, "no class map", "one for every scene", remedy))
+    tags = read_tags(class_map)
+    try:
+        classes = json.loads(tags["CLASSES"]) if "CLASSES" in tags else None
+        return MapFacts(
+            classes=None if classes is None else tuple({**entry, "name": str(entry["name"])} for entry in classes),
+            bands=tuple(int(band) for band in tags["BANDS"].split(",")) if "BANDS" in tags else None,
+            ignore_value=int(tags["IGNORE_VALUE"]) if "IGNORE_VALUE" in tags else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        found = f"metadata that cannot be understood ({error})"
+        raise DataError(problem(class_map, found, "a map made by geoseg", "classify again")) from error
+
+
+def common_classes(maps: Mapping[Path, MapFacts]) -> tuple[Mapping[str, Any], ...] | None:
+    """Return the classes that all maps share; None if none of them says.
+
+    Raises:
+        DataError: Maps of different classes; they cannot share a confusion matrix.
+    """
+    first: tuple[Path, tuple[Mapping[str, Any], ...]] | None = None
+    for path, facts in maps.items():
+        if facts.classes is None:
+            continue
+        if first is None:
+            first = path, facts.classes
+        elif _names(facts.classes) != _names(first[1]):
+            found = f"classes {', '.join(_names(facts.classes))}"
+            expected = f"{', '.join(_names(first[1]))} as in {first[0]}"
+            raise DataError(problem(path, found, expected, "classify all images with one model"))
+    return None if first is None else first[1]
+
+
+def read_reference(
+    pair: Pair, facts: MapFacts, mapping: ClassMapping, outside: int, assume_crs: bool = False
+) -> tuple[Reference, list[str]]:
+    """Read the reference polygons of a map, in the map's CRS.
+
+    Args:
+        pair: The map and its polygons.
+        facts: What the map says about itself.
+        mapping: What the attribute's values mean.
+        outside: Label of pixels outside every polygon: 0, or the ignore value.
+        assume_crs: Take labels without a CRS to be in the map's.
+
+    Returns:
+        The reference and warnings.
+
+    Raises:
+        DataError: Polygons or map cannot be read, or do not overlap.
+    """
+    info = read_info(pair.class_map, allow_palette=True)
+    labels = read_labels(pair.labels, pair.attribute, info.crs, mapping, pair.layer, assume_crs, image=pair.class_map)
+    _refuse_elsewhere(pair, labels, info)
+    reference = Reference(labels, outside, mapping.ignore_value, pair.image, facts.bands)
+    return reference, labels.warnings
+
+
+def _refuse_elsewhere(pair: Pair, labels: LabelSet, info: RasterInfo) -> None:
+    if len(labels) and not coverage(labels, info.transform, info.height, info.width).burnt:
+        found = f"{len(labels)} polygons, none of which covers a pixel of {pair.class_map}"
+        raise DataError(problem(pair.labels, found, "polygons on the map", "check the CRS and the pairing"))
+
+
+def _names(classes: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [entry["name"] for entry in classes]

@@ -1,0 +1,210 @@
+"""The evaluate command: scores worked out by hand, by the rules of sampling, and readable reports."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rasterio
+from conftest import UTM18, make_polygons, make_raster, pixel_box
+from PIL import Image
+
+from geoseg.evaluate import main
+from geoseg.geo.raster import read_info
+from geoseg.predict.output import MapDescription, classes_tag, write_maps
+from geoseg.predict.sliding import ClassBlock
+
+CLASSES = (
+    {"id": 0, "name": "background", "value": None, "colour": "#202020"},
+    {"id": 1, "name": "field", "value": ["F", "G"], "colour": "#00ff00"},
+    {"id": 2, "name": "water", "value": "W", "colour": None},
+)
+
+
+def make_map(folder: Path, image: Path, classes: np.ndarray, table=CLASSES) -> None:
+    """Write a class map as classify does."""
+    names = tuple(entry["name"] for entry in table)
+    tags = {"CLASSES": classes_tag(table), "BANDS": "1,2,3", "IGNORE_VALUE": "255", "MODEL_NAME": "unetsmall"}
+    info = read_info(image)
+    description = MapDescription(names, ("#202020", "#00ff00", "#0000ff")[: len(names)], tags)
+    with write_maps(folder, info, description) as maps:
+        maps.write(ClassBlock(info.window, classes.astype(np.uint8), None))
+
+
+def make_scene(folder: Path, name: str, value: str = "F", water: int = 10) -> None:
+    """Write an image, a map and labels: field in the left half, water in `water` rows above; 40 x 40 pixels.
+
+    The map has field in the left 15 columns and no water. The image has no data in the last row.
+    """
+    pixels = np.random.default_rng(1).integers(1, 255, size=(3, 40, 40)).astype(np.uint8)
+    pixels[:, 39] = 0
+    image = make_raster(folder / f"{name}.tif", pixels, nodata=0)
+    boxes = [pixel_box(0, 0, 40, 20), pixel_box(0, 0, water, 40)]
+    make_polygons(folder / f"{name}.gpkg", boxes, {"kind": [value, "W"]})
+    classes = np.zeros((40, 40))
+    classes[:, :15] = 1
+    classes[39] = 255
+    classes[20, 0] = 255
+    make_map(folder / "maps", image, classes)
+
+
+def write_project(folder: Path, *names: str, text: str = "") -> Path:
+    rows = "".join(f"{name}.tif,{name}.gpkg,kind,tst\n" for name in names)
+    (folder / "prep.csv").write_text("image,labels,attribute,split\n" + rows, encoding="utf-8")
+    (folder / "config.yaml").write_text("evaluation:\n  split: tst\n" + text, encoding="utf-8")
+    return folder / "config.yaml"
+
+
+# Known rows 10..38 (29 of them, one pixel unclassified): field 20 columns of which 15 are found, background 20 right.
+# Rows 0..9 are water, mapped field (15 columns) or background (25).
+MATRIX = [[29 * 20, 0, 0], [29 * 5, 29 * 15 - 1, 0], [250, 150, 0]]
+
+
+def test_scores_of_one_scene_by_hand(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    out = tmp_path / "maps/evaluation"
+    content = json.loads((out / "scores.json").read_text())
+    assert content["matrix"] == MATRIX
+    assert content["unknown"] == 40
+    assert [entry["unclassified"] for entry in content["classes"]] == [0, 1, 0]
+    assert content["classes"][1]["iou"] == pytest.approx(434 / (434 + 145 + 150))
+    assert content["classes"][2]["iou"] == 0
+    printed = capsys.readouterr().out
+    assert f"{434 / 729:.3f}" in printed
+    assert "north_classes.tif" in printed
+    assert "north_quicklook.png" in printed
+    assert "report.html" in printed
+    with (out / "confusion.csv").open() as file:
+        assert [row[1:4] for row in csv.reader(file)][1:] == [[str(n) for n in row] for row in MATRIX]
+
+
+def test_the_report_and_the_quicklook(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    out = tmp_path / "maps/evaluation"
+    page = (out / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "http" not in page
+    assert "unetsmall" in page
+    assert Image.open(out / "north_quicklook.png").width == 16 + 3 * (320 + 16)
+    names = {path.name for path in out.iterdir()}
+    quick = {"north_quicklook.png", "report.html", "config.yaml"}
+    assert names == quick | {"scores.json", "scores.csv", "confusion.csv"}
+
+
+def test_pixels_of_all_scenes_make_one_matrix(tmp_path: Path, capsys):
+    for name, water in (("north", 10), ("south", 1)):
+        make_scene(tmp_path, name, "G", water)
+    assert main([str(write_project(tmp_path, "north", "south"))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert [scene["name"] for scene in content["scenes"]] == ["north", "south"]
+    total = np.sum([scene["matrix"] for scene in content["scenes"]], axis=0)
+    np.testing.assert_array_equal(content["matrix"], total)
+    assert content["scenes"][1]["matrix"][2] == [25, 15, 0]
+    assert "south" in capsys.readouterr().out
+
+
+def test_values_to_ignore_and_masked_outside_are_unknown(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    config = write_project(tmp_path, "north", text="sample:\n  ignore_values: [W]\n  mask_input_image: true\n")
+    (tmp_path / "maps/other").mkdir()
+    image = tmp_path / "north.tif"
+    table = (CLASSES[0], CLASSES[1])  # W is a class no longer
+    make_map(tmp_path / "maps", image, np.ones((40, 40)), table)
+    assert main([str(config)]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert content["matrix"] == [[0, 0], [0, 29 * 20]]
+    assert content["unknown"] == 1600 - 29 * 20
+    assert content["overall_accuracy"] == content["mean_iou"] == 1
+
+
+def test_one_pair_without_any_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_scene(tmp_path, "north")
+    monkeypatch.chdir(tmp_path)
+    pair = ("--maps", "maps/north_classes.tif", "--references", "north.gpkg", "--attribute", "kind")
+    assert main([*pair, "--images", "north.tif", "--output", "out"]) == 0
+    assert json.loads((tmp_path / "out/scores.json").read_text())["matrix"] == MATRIX
+    assert main([*pair]) == 0  # without the image its nodata cannot be known; the map has none there either
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert (content["matrix"], content["unknown"]) == (MATRIX, 0)
+    assert sum(entry["unclassified"] for entry in content["classes"]) == 41
+
+
+def test_a_map_of_another_program_takes_the_classes_of_the_config(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    with rasterio.open(tmp_path / "maps/north_classes.tif") as made:
+        classes = made.read(1)
+    make_raster(tmp_path / "maps/north_classes.tif", classes, nodata=255)
+    text = "global:\n  classes: [{name: background}, {name: field, value: F}, {name: water, value: W}]\n"
+    assert main([str(write_project(tmp_path, "north", text=text))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert content["matrix"] == MATRIX
+
+
+def refused(capsys, code: int, expected: int, *words: str) -> None:
+    error = capsys.readouterr().err
+    assert code == expected, error
+    assert "Traceback" not in error
+    assert all(word in error for word in words), error
+
+
+def test_missing_maps_are_all_named(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    for path in (tmp_path / "maps").iterdir():
+        path.unlink()
+    config = write_project(tmp_path, "north", "south")
+    refused(capsys, main([str(config)]), 2, "north_classes.tif", "south_classes.tif", "geoseg.classify")
+    assert not (tmp_path / "maps/evaluation").exists()
+
+
+def test_no_scene_of_the_split_is_an_error(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    config = write_project(tmp_path, "north")
+    refused(capsys, main([str(config), "evaluation.split=val"]), 2, "no val scene", "evaluation.split")
+
+
+def test_labels_elsewhere_are_refused(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    make_polygons(tmp_path / "north.gpkg", [pixel_box(5000, 5000, 10, 10)], {"kind": ["F"]})
+    refused(capsys, main([str(write_project(tmp_path, "north"))]), 2, "north.gpkg", "check the CRS")
+
+
+def test_one_bad_scene_does_not_stop_the_others(tmp_path: Path, capsys):
+    for name in ("north", "south"):
+        make_scene(tmp_path, name)
+    (tmp_path / "south.gpkg").unlink()
+    make_polygons(tmp_path / "south.gpkg", [pixel_box(0, 0, 5, 5)], {"other": ["F"]})
+    refused(capsys, main([str(write_project(tmp_path, "north", "south"))]), 4, "south.gpkg", "kind", "other")
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert [scene["name"] for scene in content["scenes"]] == ["north"]
+    assert content["failed"] == ["south"]
+
+
+@pytest.mark.parametrize("text", ["classes: [background, field, lake]", "num_classes: 2"])
+def test_a_config_that_contradicts_the_map_is_refused(tmp_path: Path, capsys, text: str):
+    make_scene(tmp_path, "north")
+    config = write_project(tmp_path, "north", text=f"global:\n  {text}\n")
+    refused(capsys, main([str(config)]), 2, "north_classes.tif", "3 classes", "as the config says")
+
+
+def test_maps_of_different_models_cannot_be_mixed(tmp_path: Path, capsys):
+    for name in ("north", "south"):
+        make_scene(tmp_path, name)
+    make_map(tmp_path / "maps", tmp_path / "south.tif", np.zeros((40, 40)), CLASSES[:2])
+    refused(capsys, main([str(write_project(tmp_path, "north", "south"))]), 2, "south_classes.tif", "one model")
+
+
+def test_maps_without_references_are_refused(tmp_path: Path, capsys):
+    refused(capsys, main(["--maps", "a.tif"]), 2, "--references")
+
+
+def test_an_empty_reference_is_all_background(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    make_polygons(tmp_path / "north.gpkg", [], {"kind": np.array([], dtype=object)}, UTM18, geometry_type="Polygon")
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert content["matrix"] == [[39 * 25, 39 * 15 - 1, 0], [0, 0, 0], [0, 0, 0]]
