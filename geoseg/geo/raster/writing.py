@@ -176,9 +176,9 @@ def create_geotiff(
 def finish_cog(
     source: str | os.PathLike[str], final: str | os.PathLike[str], overview_resampling: str = "mode"
 ) -> None:
-    """Rewrite a streamed GeoTIFF as a Cloud Optimized GeoTIFF, put it in place and remove the streamed one.
+    """Rewrite a streamed GeoTIFF as a Cloud Optimized GeoTIFF and put it in place.
 
-    The file appears under its final name complete or not at all; side files of a former one there are removed, and an
+    The streamed one is removed, also on failure. The file appears under its final name complete or not at all; side files of a former one there are removed, and an
     .aux.xml with the category names is written where the source has class names.
 
     Args:
@@ -198,7 +198,7 @@ def finish_cog(
         publish(temporary, final)
     finally:
         _remove(temporary)
-    _remove(source)
+        _remove(source)
 
 
 def publish(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ def move_between(source: pyproj.CRS, target: pyproj.CRS, where: str) -> Move:
         raise DataError(problem(where, found, "a CRS on the earth", "assign the right one to both files")) from error
     shift = _datum(source) != _datum(target)
     warning = None
-    if shift and not TransformerGroup(source, target, always_xy=True).best_available:
+    if shift and not _best_is_at_hand(source, target):
         warning = (
             f"the shift from {source.name} to {target.name} is approximate (metres): "
             "the grid for the accurate one is not installed"
@@ -120,7 +121,15 @@ def reproject(
         found = f"feature {names} with a vertex at ({first[0]:g}, {first[1]:g}), which has no place in the image's CRS"
         remedy = "mend or remove these features, or check the CRS of both files"
         raise DataError(problem(where, found, "vertices inside the domain of the CRS", remedy))
-    return shapely.set_coordinates(geometries.copy(), moved)
+    result: NDArray[Any] = shapely.set_coordinates(geometries.copy(), moved)
+    return result
+
+
+def _best_is_at_hand(source: pyproj.CRS, target: pyproj.CRS) -> bool:
+    with warnings.catch_warnings():
+        # pyproj warns of the missing grid by itself; ours says what it means and is counted.
+        warnings.simplefilter("ignore", UserWarning)
+        return bool(TransformerGroup(source, target, always_xy=True).best_available)
 
 
 def _datum(crs: pyproj.CRS) -> str:
