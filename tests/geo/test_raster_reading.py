@@ -16,7 +16,7 @@ from rasterio.enums import ColorInterp
 
 from geoseg.errors import DataError
 from geoseg.geo.grid import Window, sample_windows
-from geoseg.geo.raster import open_raster, read_info
+from geoseg.geo.raster import open_raster, read_info, read_tags
 
 RGBA = [ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha]
 
@@ -227,6 +227,15 @@ def test_names_of_bands_and_counts(tmp_path):
     assert info.band_names == ("red", "nir")
     assert (info.height, info.width, info.count, info.dtype, info.nodata) == (4, 5, 2, "uint8", 9)
     assert info.window == Window(0, 0, 4, 5)
+
+
+def test_tags(tmp_path):
+    path = make_raster(tmp_path / "a.tif", bands_of([1]))
+    with rasterio.open(path, "r+") as dataset:
+        dataset.update_tags(model_hash="abc")
+    assert read_tags(path)["model_hash"] == "abc"
+    with pytest.raises(DataError, match="no such file"):
+        read_tags(tmp_path / "gone.tif")
 
 
 def test_missing_and_unreadable_files_are_named(tmp_path):

@@ -178,8 +178,9 @@ def finish_cog(
 ) -> None:
     """Rewrite a streamed GeoTIFF as a Cloud Optimized GeoTIFF and put it in place.
 
-    The streamed one is removed, also on failure. The file appears under its final name complete or not at all; side files of a former one there are removed, and an
-    .aux.xml with the category names is written where the source has class names.
+    The streamed one is removed, also on failure. The file appears under its final name complete or not at all; side
+    files of a former one there are removed, and an .aux.xml with the category names is written where the source has
+    class names.
 
     Args:
         source: What `create_geotiff` wrote.
