@@ -7,13 +7,15 @@ import random
 import secrets
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 
 from geoseg.errors import ConfigError, problem
+
+if TYPE_CHECKING:  # takes seconds to import, and `classify` needs this module's decisions without it
+    from lightning_fabric import Fabric
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 DEVICES = ("auto", "cpu", "cuda")
@@ -62,6 +64,8 @@ def setup(seed: int | None = None, device: str = "auto", precision: str = "auto"
     Raises:
         ConfigError: A device that is not there, or a precision that it cannot compute in.
     """
+    from lightning_fabric import Fabric
+
     device = resolve_device(device)
     precision = resolve_precision(precision, device)
     if devices != 1:
