@@ -99,7 +99,7 @@ def _geometric(ignore_value: int) -> list[A.BasicTransform]:
 
 
 def _light(ignore_value: int) -> list[A.BasicTransform]:
-    return [*_geometric(ignore_value), _BandJitter(gain=0.1, offset=0.1, p=0.8), _Noise(strength=0.1, p=0.5)]
+    return [*_geometric(ignore_value), _BandJitter(gain=0.1, offset=0.1), _Noise(strength=0.1, p=0.5)]
 
 
 AUGMENTATIONS: dict[str, Callable[[int], list[A.BasicTransform]]] = {

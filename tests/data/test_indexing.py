@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import geopandas
+import numpy as np
+import pytest
+from affine import Affine
+from conftest import make_raster
+from pyproj import Transformer
+from scenery import make_options, make_scene, make_store
+
+from geoseg.data.indexing import footprints_of
+from geoseg.data.scenes import Scene
+from geoseg.geo.raster import read_info
+
+
+def test_index_is_geoparquet_with_a_row_per_sample(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "data", [make_scene(tmp_path)])
+
+    index = geopandas.read_parquet(store.folder / "index.parquet")
+
+    assert index.crs == "EPSG:4326"
+    assert len(index) == 12
+    row = index.iloc[5]  # second row of samples, at row 16, second column
+    assert (row["row_off"], row["col_off"], row["position"]) == (16, 16, 5)
+    assert row["crs"] == "EPSG:32618"
+    assert list(row["transform"]) == [1, 0, 500016, 0, -1, 4999984]
+    assert (store.folder / row["shard"]).is_file()
+    west, north = Transformer.from_crs(32618, 4326, always_xy=True).transform(500016, 4999984)
+    assert row["geometry"].bounds[0] == pytest.approx(west, abs=1e-9)
+    assert row["geometry"].bounds[3] == pytest.approx(north, abs=1e-9)
+
+
+def test_footprints_are_clipped_to_the_scene(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, image=np.ones((1, 5, 10), np.uint8))
+
+    (footprint,) = footprints_of(read_info(scene.image), np.array([[0, 0]]), 16)
+
+    ground = geopandas.GeoSeries([footprint], crs=4326).to_crs(32618)[0]
+    assert ground.area == pytest.approx(50, rel=1e-5)
+
+
+def test_footprints_of_a_rotated_scene(tmp_path: Path) -> None:
+    turned = Affine.translation(500000, 5000000) * Affine.rotation(30) * Affine.scale(2, -2)
+    path = make_raster(tmp_path / "a.tif", np.ones((1, 40, 40), np.uint8), transform=turned)
+
+    (footprint,) = footprints_of(read_info(path), np.array([[8, 16]]), 16)
+
+    x, y = geopandas.GeoSeries([footprint], crs=4326).to_crs(32618)[0].exterior.coords[0]
+    assert (x, y) == pytest.approx(turned @ (16, 8), abs=1e-4)
+
+
+@pytest.mark.parametrize("place", [{"crs": None}, {"transform": None, "crs": None}])
+def test_no_footprint_without_a_place_on_earth(tmp_path: Path, place: dict[str, None]) -> None:
+    path = make_raster(tmp_path / "a.tif", np.ones((1, 20, 20), np.uint8), **place)
+    labels = tmp_path / "a.gpkg"
+    x, y = (0, 0) if "transform" in place else (500000, 4999980)
+    corners = [(x, y), (x + 9, y), (x + 9, y + 9), (x, y + 9)]
+    frame = geopandas.GeoDataFrame({"cls": [1]}, geometry=geopandas.points_from_xy(*zip(*corners, strict=True))[:1])
+    frame.geometry = [geopandas.GeoSeries.from_xy(*zip(*corners, strict=True)).union_all().convex_hull]
+    with pytest.warns(UserWarning, match="crs"):
+        frame.to_file(labels)
+
+    store = make_store(tmp_path / "data", [Scene(path, labels, "cls", "trn")], make_options())
+
+    index = geopandas.read_parquet(store.folder / "index.parquet")
+    assert index.geometry.isna().all()
+    assert index["crs"].isna().all()
+    assert store.info.crs is None
