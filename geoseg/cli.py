@@ -123,7 +123,7 @@ def _as_geoseg_error(error: BaseException) -> GeosegError | None:
     # torch is not imported here, so its error is known by name.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         detail = (str(error).splitlines() or [""])[0][:200] or "no more memory"
-        remedy = "lower batch_size or the window, or choose a model that needs less (see python -m geoseg.plan)"
+        remedy = "lower batch_size or the window, or choose a model that needs less, such as reversible_unet"
         return CapacityError(problem("memory", detail, "room for the work", remedy))
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT:
         remedy = "free some space" if error.errno in _ENVIRONMENT[:2] else "correct the permissions or the path"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from geoseg.config import Config
+from geoseg.config import Config, load_config
 from geoseg.data.augment import AUGMENTATIONS
 from geoseg.learn.engine import MONITORS
 from geoseg.learn.losses import LOSSES
@@ -52,6 +52,11 @@ def test_accepted_words_are_known_words(section: str, key: str, known: typing.It
 
 def test_every_model_that_can_be_built_has_options() -> None:
     assert set(MODELS) <= set(MODEL_OPTIONS)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parent / "config").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_model_of_a_shipped_config_can_be_built(path: Path) -> None:
+    assert load_config(path).global_.model_name in MODELS
 
 
 def test_every_key_is_used() -> None:

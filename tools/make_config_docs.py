@@ -20,6 +20,8 @@ from geoseg.models.options import MODEL_OPTIONS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "config.md"
 
+_LIMITS = (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below"))
+
 INTRODUCTION = """\
 # Config reference
 
@@ -108,7 +110,12 @@ def _accepts(field: FieldInfo) -> str:
     rules = [rule for rule in field.metadata if isinstance(rule, Rule)]
     if rules:
         return rules[0].expected + (", or null" if rules[0].optional else "")
-    return ", ".join(dict.fromkeys(_words(field.annotation)))
+    limits = [
+        f"{words} {getattr(limit, name)}" for limit in field.metadata for name, words in _LIMITS if hasattr(limit, name)
+    ]
+    words = _words(field.annotation)
+    null = [word for word in words if word == "null"]
+    return ", ".join(dict.fromkeys([*(word for word in words if word != "null"), *limits, *null]))
 
 
 def _words(annotation: Any) -> list[str]:
