@@ -53,6 +53,12 @@ class _PlanarAffine(A.Affine):
         return np.stack([super(_PlanarAffine, self).apply(plane, **params) for plane in img])
 
 
+def _keep_empty(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Restore pixels that are 0 in all bands: they hold no data, and classification sees them as 0 too."""
+    np.copyto(after, 0, where=~before.any(axis=0))
+    return after
+
+
 class _BandJitter(A.ImageOnlyTransform):
     """Gain and offset drawn per band; values are in standard deviations and are not clipped."""
 
@@ -66,7 +72,7 @@ class _BandJitter(A.ImageOnlyTransform):
         return {"gains": 1 + self.gain * draw[0], "offsets": self.offset * draw[1]}
 
     def apply(self, img: NDArray[Any], gains: NDArray[Any], offsets: NDArray[Any], **_: Any) -> NDArray[Any]:
-        return img * gains + offsets
+        return _keep_empty(img, img * gains + offsets)
 
 
 class _Noise(A.ImageOnlyTransform):
@@ -81,7 +87,7 @@ class _Noise(A.ImageOnlyTransform):
         return {"noise": self.random_generator.standard_normal(params["shape"], dtype=np.float32) * scale}
 
     def apply(self, img: NDArray[Any], noise: NDArray[Any], **_: Any) -> NDArray[Any]:
-        return img + noise
+        return _keep_empty(img, img + noise)
 
 
 def _geometric(ignore_value: int) -> list[A.BasicTransform]:

@@ -7,9 +7,11 @@ is interrupted leaves the hidden folder, and the same call goes on from it; a ru
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -106,7 +108,8 @@ def build_store(
     except GeosegError:
         shutil.rmtree(folder, ignore_errors=True)
         if made:
-            final.parent.rmdir()
+            with contextlib.suppress(OSError):  # somebody else may have put something there
+                final.parent.rmdir()
         raise
     _publish(folder, final)
     return open_store(final)
@@ -126,7 +129,7 @@ def _run(
     """Make all parts, and finish each scene when its last part is there."""
     plan_of = {tasks[0].part.parent: tasks for tasks in plans}
     left = {parts: len(tasks) for parts, tasks in plan_of.items()}
-    todo = []
+    todo: list[BlockTask] = []
     for tasks in plans:
         if not record_path(folder, tasks[0].facts.scene.scene_id).is_file():
             todo += tasks
@@ -290,7 +293,7 @@ def _remove_others(final: Path, folder: Path) -> None:
     """Remove what interrupted runs with other options or files have left."""
     if final.parent.is_dir():
         for other in final.parent.glob(f".{final.name}-*"):
-            if other != folder and other != _former(final):
+            if other != folder and re.fullmatch(r".*-[0-9a-f]{16}", other.name):
                 shutil.rmtree(other, ignore_errors=True)
 
 

@@ -124,3 +124,17 @@ def test_inputs_are_left_as_they_were() -> None:
 
     np.testing.assert_array_equal(image, before[0])
     np.testing.assert_array_equal(label, before[1])
+
+
+def test_pixels_without_data_stay_zero() -> None:
+    augment = build_augmentation("light", 255)
+    image, label = _pair(3)
+    image[:, :10, :10] = 0
+    label[:10, :10] = 7
+
+    drawn = [augment(image, label, seed) for seed in range(30)]
+
+    images, labels = np.stack([out for out, _ in drawn], axis=1), np.stack([moved for _, moved in drawn])
+    for value, low, high in [(7, 0.85, 1.0), (255, 0.5, 1.0), (0, 0.0, 0.05), (4, 0.0, 0.05)]:
+        # Not exactly all and none: turning by an angle blends the edges.
+        assert low <= (images[:, labels == value] == 0).mean() <= high, value
