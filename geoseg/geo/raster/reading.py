@@ -29,7 +29,8 @@ from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 
 # GDAL would take 5 % of the machine's memory for each process; blocks are read once, so a small cache is enough.
-CACHE_MEGABYTES = 64
+# In bytes: unlike GDAL itself, rasterio does not read small numbers as megabytes.
+CACHE_BYTES = 64 * 2**20
 # rasterio lets some of GDAL's own errors through, unwrapped.
 GDAL_ERRORS = (RasterioError, CRSError, CPLE_BaseError)
 
@@ -266,7 +267,7 @@ def read_tags(path: str | os.PathLike[str]) -> dict[str, str]:
 @contextlib.contextmanager
 def gdal_session() -> Iterator[None]:
     """Set GDAL up for geoseg: a small cache, and no warning about rasters without a georeference."""
-    with rasterio.Env(GDAL_CACHEMAX=CACHE_MEGABYTES), warnings.catch_warnings():
+    with rasterio.Env(GDAL_CACHEMAX=CACHE_BYTES), warnings.catch_warnings():
         # A raster without a georeference is a legitimate input here; the info says so.
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         yield
