@@ -25,7 +25,7 @@ def score_rows(confusion: SceneConfusion, names: Sequence[str]) -> list[list[str
         pixels = [result.reference[number], result.predicted[number], confusion.unclassified[number]]
         rows.append([name, *map(_share, values), *(f"{int(count):,}" for count in pixels)])
     sums = [result.reference.sum(), result.predicted.sum(), confusion.unclassified.sum()]
-    whole = ["mean", _share(result.mean_iou), "", "", _share(result.mean_f1)]
+    whole = ["mean, sum", _share(result.mean_iou), "", "", _share(result.mean_f1)]
     rows.append([*whole, *(f"{int(count):,}" for count in sums)])
     return rows
 

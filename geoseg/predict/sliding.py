@@ -76,7 +76,8 @@ class Predictor:
     def __call__(self, windows: list[Tensor]) -> Tensor:
         """Return the scores (N, classes, H, W) of windows (bands, H, W) of one size, at least in float32."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        batch = torch.stack(windows).to(self.device, self.dtype).contiguous(memory_format=layout)
+        stacked = torch.stack(windows) if len(windows) > 1 else windows[0].unsqueeze(0)  # one is not copied
+        batch = stacked.to(self.device, self.dtype).contiguous(memory_format=layout)
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             scores = self.network(batch)
         if scores.shape[1] != self.num_classes:
@@ -266,7 +267,7 @@ def best_class(scores: Tensor) -> Tensor:
         DataError: If scores are not finite, which would make the class arbitrary.
     """
     highest, best = scores.unsqueeze(0).max(1)  # argmax over the same axis is ten times slower
-    if not torch.isfinite(highest).all():
+    if not all(torch.isfinite(extreme) for extreme in torch.aminmax(highest)):
         raise DataError(
             problem(
                 "model",

@@ -45,6 +45,6 @@ def evaluation_page(
         section("Confusion matrix", table(*confusion_rows(everything, legend.names), legend.colours)),
         section("Scenes", table(*scene_rows(scenes, legend.names))),
         section("Pictures", *(figure(path, name) for name, path in list(pictures.items())[:_MOST_PICTURES])),
-        section("About", table(("", ""), list(facts.items()))),
+        section("About", table(("item", "value"), list(facts.items()))),
     ]
     return page("Evaluation of class maps", sections)

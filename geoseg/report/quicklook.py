@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from geoseg.assess.confusion import Reference
-from geoseg.geo.raster import Pixels, RasterInfo, open_raster
+from geoseg.geo.raster import Pixels, RasterInfo, open_raster, read_info
 from geoseg.geo.vector import burn
 
 MAX_SIDE = 800
@@ -48,7 +48,7 @@ def draw_quicklook(
         image: The image; None leaves it out.
         class_map: The class map.
         legend: Names and colours of the classes.
-        reference: The labels; None leaves them out. Its bands, if any, are those shown of the image.
+        reference: The labels; None leaves them out. Its bands, if any, are those to choose from for the picture.
 
     Raises:
         DataError: A file cannot be read.
@@ -60,7 +60,7 @@ def draw_quicklook(
     shape = classified.shape
     seen = np.ones(shape, dtype=bool)
     if image is not None:
-        with open_raster(image, reference.bands if reference else None) as raster:
+        with open_raster(image, shown_bands(read_info(image), reference.bands if reference else None)) as raster:
             pixels = raster.thumbnail(MAX_SIDE)
         panels.append(("image", stretched(pixels)))
         seen = pixels.valid if pixels.valid.shape == shape else seen
@@ -71,17 +71,31 @@ def draw_quicklook(
     _save(_sheet(panels, legend), path)
 
 
+def shown_bands(info: RasterInfo, bands: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the bands to show as a picture: those named red, green and blue, else the first three, else one.
+
+    Args:
+        info: The image.
+        bands: The bands to choose from, by default all but alpha.
+    """
+    choice = tuple(bands or info.image_bands)
+    named = {str(info.band_names[band - 1]).strip().lower(): band for band in choice if band <= info.count}
+    if {"red", "green", "blue"} <= set(named):
+        return named["red"], named["green"], named["blue"]
+    return choice[:3] if len(choice) >= 3 else choice[:1]
+
+
 def thinned_transform(info: RasterInfo, shape: tuple[int, int]) -> Affine:
     """Return the transform of a raster thinned to (height, width) `shape`."""
     return info.transform * Affine.scale(info.width / shape[1], info.height / shape[0])
 
 
 def stretched(pixels: Pixels) -> Rgb:
-    """Return (H, W, 3) uint8 of the first three bands (or the first alone, as grey), each between its percentiles.
+    """Return (H, W, 3) uint8 of three bands, or of one as grey, each between its percentiles.
 
     Where the image is invalid there is a checkerboard.
     """
-    count = 3 if len(pixels.image) >= 3 else 1
+    count = len(pixels.image)
     picture = np.zeros((*pixels.valid.shape, 3), dtype=np.uint8)
     for number in range(3):
         band = pixels.image[number % count].astype(np.float64)

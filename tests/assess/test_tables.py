@@ -32,7 +32,7 @@ def test_rows_by_class():
     assert rows[1] == ["field", "0.600", "0.750", "0.750", "0.750", "8", "8", "0"]
     assert rows[2] == ["water", "-", "-", "-", "-", "0", "0", "0"]
     # IoU of background is 10/14; water takes no part in the mean.
-    assert rows[3][:2] == ["mean", f"{(10 / 14 + 0.6) / 2:.3f}"]
+    assert rows[3][:2] == ["mean, sum", f"{(10 / 14 + 0.6) / 2:.3f}"]
 
 
 def test_a_class_that_is_only_in_the_map_counts_as_zero():

@@ -200,7 +200,7 @@ def test_no_seams_with_a_unet():
     models = pytest.importorskip("geoseg.models")
     torch.manual_seed(0)
     net = trained_like(models.build_model("unetsmall", in_channels=4, num_classes=3))
-    assert seamless(net, net.size_divisor, net.receptive_radius, 4, (256, 256)) < 1e-10
+    assert seamless(net, net.size_divisor, net.receptive_radius, 4, (168, 168)) < 1e-10
 
 
 @pytest.mark.parametrize("blending", ["none", "hann"])
@@ -262,8 +262,11 @@ def test_a_network_with_other_classes_is_refused():
 
 
 def test_scores_that_are_not_numbers_are_refused():
-    with pytest.raises(DataError, match="not finite"):
-        best_class(torch.tensor([0.0, torch.nan]).view(2, 1, 1))
+    for value in (torch.nan, torch.inf):
+        scores = torch.zeros(2, 30, 30)
+        scores[1, 20, 10] = value
+        with pytest.raises(DataError, match="not finite"):
+            best_class(scores)
 
 
 def test_the_lowest_of_equal_classes_wins():
@@ -309,9 +312,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux alone")
 @pytest.mark.parametrize("blending", ["none", "hann"])
-@pytest.mark.parametrize(("height", "width"), [(256, 60_000), (60_000, 256)])
+@pytest.mark.parametrize(("height", "width"), [(256, 25_000), (25_000, 256)])
 def test_memory_does_not_grow_with_the_raster(blending: str, height: int, width: int):
     command = [sys.executable, "-c", _MEASURE, str(height), str(width), blending]
     grown = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     kept = blend.STATE_BYTES // 1024 if (blending, height) == ("hann", 256) else 0
-    assert grown < kept + 12 * 1024  # the class map alone has 15 MiB, its scores 350 MiB
+    assert grown < kept + 12 * 1024  # the scores of the scene have 170 MiB

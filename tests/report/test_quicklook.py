@@ -18,6 +18,7 @@ from geoseg.report.quicklook import (
     checkerboard,
     coloured,
     draw_quicklook,
+    shown_bands,
     stretched,
     thinned_transform,
 )
@@ -41,7 +42,23 @@ def test_stretch_is_between_percentiles_of_valid_pixels():
     assert abs(int(again[50]) - 128) <= 3  # without the care it would be 255
 
 
-@pytest.mark.parametrize(("bands", "same"), [(1, True), (2, True), (3, False), (6, False)])
+@pytest.mark.parametrize(
+    ("names", "bands", "shown"),
+    [
+        ([None], None, (1,)),
+        ([None] * 2, None, (1,)),
+        ([None] * 6, None, (1, 2, 3)),
+        ([None] * 6, (5, 4, 2, 1), (5, 4, 2)),
+        (["blue", "green", "Red", "nir"], None, (3, 2, 1)),
+        (["blue", "green", "red", "nir"], (2, 3, 4), (2, 3, 4)),
+    ],
+)
+def test_which_bands_are_shown(tmp_path: Path, names, bands, shown):
+    path = make_raster(tmp_path / "a.tif", np.zeros((len(names), 4, 4), np.uint8), band_names=[n or "" for n in names])
+    assert shown_bands(read_info(path), bands) == shown
+
+
+@pytest.mark.parametrize(("bands", "same"), [(1, True), (3, False)])
 def test_one_or_two_bands_are_grey_three_are_colour(bands: int, same: bool):
     image = np.random.default_rng(0).integers(0, 9999, size=(bands, 20, 20)).astype(np.uint16)
     picture = stretched(Pixels(image, np.ones((20, 20), dtype=bool)))
