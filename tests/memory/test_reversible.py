@@ -595,6 +595,34 @@ def test_monitor_warns_with_numbers_and_remedy() -> None:
         train_step(crowded, x)
 
 
+@pytest.mark.parametrize("slices", [2, 3, 7])
+def test_slices_of_the_batch_change_nothing_but_memory(slices: int) -> None:
+    def part() -> nn.Sequential:
+        return nn.Sequential(nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1))
+
+    whole = ReversibleSequence(AdditiveCoupling(part(), part()), AdditiveCoupling(part())).double()
+    sliced = copy.deepcopy(whole)
+    for step in sliced.steps:
+        step.slices = slices
+    x = image(5, 8, 32, 32)
+    peaks = []
+    for net in (whole, sliced):
+        with LiveBytes(x, *net.parameters()) as live:
+            train_step(net, x)
+        peaks.append(live.peak)
+    assert_same(sliced, whole)
+    assert peaks[1] < peaks[0] - x.numel() * 4
+
+
+def test_slices_draw_the_same_random_numbers_again() -> None:
+    net = ReversibleSequence(
+        AdditiveCoupling(nn.Sequential(nn.Dropout(0.5), nn.Conv2d(4, 4, 1)), slices=2), monitor_every=1
+    )
+    net.double()
+    train_step(net, image(4, 8, 6, 6))
+    assert net.inverse_error < 1e-15
+
+
 # --- wrong use, and odds and ends ---
 
 
@@ -623,6 +651,7 @@ def test_monitor_warns_with_numbers_and_remedy() -> None:
         ),
         (lambda: ReversibleSequence(program(4), stream="int8"), "expected 'float32' or 'int16'"),
         (lambda: ReversibleSequence(program(4), bits=3), "set exact=True"),
+        (lambda: AdditiveCoupling(branch(4), slices=2), "found batch norm and 2 slices"),
     ],
 )
 def test_wrong_use_names_the_layer(make, text: str) -> None:

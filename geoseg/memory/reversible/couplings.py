@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from geoseg.memory.reversible.contract import InvertibleStep, ParameterGradients, Tape
 from geoseg.memory.reversible.replay import Call, first_run, second_run
@@ -46,7 +47,10 @@ class _Coupling(InvertibleStep):
     def _first(self, branch: nn.Module, x: Tensor, calls: list[Call]) -> Tensor:
         x = self.stream.leave(x)
         version = _version(x)
-        y, call = first_run(branch, _as_branch_wants(branch, x))
+        # A branch may take another path where a graph is built; an exact stream wants the rebuild's own path.
+        with torch.set_grad_enabled(self.stream.exact and not torch.is_inference_mode_enabled()):
+            y, call = first_run(branch, _as_branch_wants(branch, x))
+        y = y.detach()
         self._require_unchanged(x, version)
         calls.append(call)
         return y
@@ -70,12 +74,21 @@ class _Coupling(InvertibleStep):
 class AdditiveCoupling(_Coupling):
     """a += f(b), then b += g(a)."""
 
-    def __init__(self, f: nn.Module, g: nn.Module | None = None) -> None:
+    def __init__(self, f: nn.Module, g: nn.Module | None = None, slices: int = 1) -> None:
         """Args:
         f: Any network that keeps its input's size, from the channels of b to those of a.
         g: The same from a to b; None leaves b as it is.
+        slices: Parts of the batch that branches are run on one after the other; more need less memory on the way
+            back. Not with batch norm, which looks at the whole batch.
         """
         super().__init__(f, g)
+        self._require(slices >= 1, f"{slices} slices", "1 or more")
+        if slices > 1 and any(isinstance(module, _BatchNorm) for module in self.modules()):
+            raise ValueError(
+                f"{self.name}: found batch norm and {slices} slices, expected a norm of each sample by itself; "
+                "use group norm, or slices=1"
+            )
+        self.slices = slices
 
     def transform(self, *state: Tensor) -> tuple[Tensor, ...]:
         """Return the coupled halves."""
@@ -98,14 +111,19 @@ class AdditiveCoupling(_Coupling):
 
     def run(self, state: list[Tensor], calls: list[Call]) -> None:
         """Couple in place."""
-        shift = self._first(self.f, state[1], calls)
-        self._check_shape(shift, state[0])
-        self.stream.add_(state[0], shift)
-        del shift
+        self._shift(self.f, state[0], state[1], calls)
         if self.g is not None:
-            shift = self._first(self.g, state[0], calls)
-            self._check_shape(shift, state[1])
-            self.stream.add_(state[1], shift)
+            self._shift(self.g, state[1], state[0], calls)
+
+    def _shift(self, branch: nn.Module, target: Tensor, other: Tensor, calls: list[Call]) -> None:
+        for x, y in self._parts(target, other):
+            shift = self._first(branch, y, calls)
+            self._check_shape(shift, x)
+            self.stream.add_(x, shift)
+
+    def _parts(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """Return the tensors' slices along the batch, as views."""
+        return list(zip(*(x.tensor_split(min(self.slices, len(x))) for x in tensors), strict=True))
 
     def rewind(
         self,
@@ -116,35 +134,37 @@ class AdditiveCoupling(_Coupling):
         parameters: ParameterGradients,
     ) -> None:
         """Uncouple in place, each branch run once."""
+        a, b = self._parts(state[0], gradients[0]), self._parts(state[1], gradients[1])
         if self.g is not None:
-            self._unshift(self.g, (1, 0), state, gradients, tape, calls[1], parameters)
-        self._unshift(self.f, (0, 1), state, gradients, tape, calls[0], parameters)
+            for target, other, call in zip(b, a, calls[len(a) :], strict=True):
+                self._unshift(self.g, target, other, tape, call, parameters)
+        for target, other, call in zip(a, b, calls[: len(a)], strict=True):
+            self._unshift(self.f, target, other, tape, call, parameters)
 
     def _unshift(
         self,
         branch: nn.Module,
-        places: tuple[int, int],
-        state: list[Tensor],
-        gradients: list[Tensor],
+        target: tuple[Tensor, ...],
+        other: tuple[Tensor, ...],
         tape: Tape,
         call: Call,
         parameters: ParameterGradients,
     ) -> None:
-        target, other = places
+        """Undo target += branch(other), each given with its gradient."""
         with second_run(branch, call):
-            x = self.stream.leave(state[other]).detach().requires_grad_()
+            x = self.stream.leave(other[0]).detach().requires_grad_()
             with torch.enable_grad(), tape.autocast.again():
                 shift = branch(_as_branch_wants(branch, x))
-            self.stream.subtract_(state[target], shift.detach())
+            self.stream.subtract_(target[0], shift.detach())
             if not shift.requires_grad:
                 return
             # The history is enough from here on: keep its end, not the output's memory.
-            end, gradient = get_gradient_edge(shift), gradients[target].to(shift.dtype)
+            end, gradient = get_gradient_edge(shift), target[1].to(shift.dtype)
             del shift
             wanted = parameters.among(branch)
             found = torch.autograd.grad([end], [x, *wanted], [gradient], allow_unused=True)
         if found[0] is not None:
-            gradients[other].add_(found[0])
+            other[1].add_(found[0])
         parameters.add(wanted, found[1:])
 
 
@@ -200,31 +220,30 @@ class AffineCoupling(_Coupling):
     ) -> None:
         """Uncouple in place, each branch run once."""
         if self.g is not None:
-            self._unscale(self.g, (1, 0), state, gradients, tape, calls[1], parameters)
-        self._unscale(self.f, (0, 1), state, gradients, tape, calls[0], parameters)
+            self._unscale(self.g, (state[1], gradients[1]), (state[0], gradients[0]), tape, calls[1], parameters)
+        self._unscale(self.f, (state[0], gradients[0]), (state[1], gradients[1]), tape, calls[0], parameters)
 
     def _unscale(
         self,
         branch: nn.Module,
-        places: tuple[int, int],
-        state: list[Tensor],
-        gradients: list[Tensor],
+        target: tuple[Tensor, Tensor],
+        other: tuple[Tensor, Tensor],
         tape: Tape,
         call: Call,
         parameters: ParameterGradients,
     ) -> None:
-        target, other = places
+        """Undo target = target * scale(other) + shift(other), each given with its gradient."""
+        value, gradient = target
         with second_run(branch, call):
-            x = state[other].detach().requires_grad_()
+            x = other[0].detach().requires_grad_()
             with torch.enable_grad(), tape.autocast.again():
                 raw = branch(_as_branch_wants(branch, x))
             with torch.enable_grad():
-                scale, shift = self._scale_and_shift(raw, state[target])
+                scale, shift = self._scale_and_shift(raw, value)
             del raw
-            state[target].sub_(shift.detach()).div_(scale.detach())
+            value.sub_(shift.detach()).div_(scale.detach())
             wanted = parameters.among(branch)
-            gradient = gradients[target]
-            ends = [(scale, gradient * state[target]), (shift, gradient)]
+            ends = [(scale, gradient * value), (shift, gradient)]
             live = [(end, value) for end, value in ends if end.requires_grad]
             found: Sequence[Tensor | None] = [None] * (1 + len(wanted))
             if live:
@@ -232,7 +251,7 @@ class AffineCoupling(_Coupling):
                 found = torch.autograd.grad(outputs, [x, *wanted], values, allow_unused=True)
             gradient.mul_(scale.detach())
         if found[0] is not None:
-            gradients[other].add_(found[0])
+            other[1].add_(found[0])
         parameters.add(wanted, found[1:])
 
     def _scale_and_shift(self, raw: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
