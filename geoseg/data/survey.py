@@ -68,29 +68,67 @@ class Survey:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class SceneFindings:
+    """What a look at one scene has shown.
+
+    Attributes:
+        scene: As listed.
+        info: What the raster says of itself; None where it cannot be opened.
+        facts: None where the scene cannot be sampled.
+        problems: Why not, one line each.
+        warnings: What the user should know.
+    """
+
+    scene: Scene
+    info: RasterInfo | None
+    facts: SceneFacts | None
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a look at all scenes has shown: scene by scene, and about the scenes together."""
+
+    scenes: tuple[SceneFindings, ...]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def survey(self) -> Survey:
+        """Return the scenes if nothing is wrong with any.
+
+        Raises:
+            DataError: One line per problem of any scene, or of the scenes together.
+        """
+        problems = [line for found in self.scenes for line in found.problems] + list(self.problems)
+        if problems:
+            raise DataError(list(dict.fromkeys(problems)))
+        warnings = [line for found in self.scenes for line in found.warnings] + list(self.warnings)
+        return Survey(tuple(f.facts for f in self.scenes if f.facts is not None), tuple(dict.fromkeys(warnings)))
+
+
 def survey(scenes: Sequence[Scene], options: SurveyOptions, on_progress: Callable[[int], None] | None = None) -> Survey:
     """Look at all scenes.
 
     Raises:
         DataError: One line per problem of any scene, or of the scenes together.
     """
-    facts: list[SceneFacts] = []
-    problems: list[str] = []
-    warnings: list[str] = []
+    return look_at(scenes, options, on_progress).survey()
+
+
+def look_at(
+    scenes: Sequence[Scene], options: SurveyOptions, on_progress: Callable[[int], None] | None = None
+) -> Findings:
+    """Look at all scenes and return what was found, good and bad."""
+    found = []
     for scene in scenes:
-        try:
-            fact, notes = _look(scene, options)
-            facts.append(fact)
-            warnings += notes
-        except GeosegError as error:
-            problems += [f"{scene.where}: {line}" if scene.where else line for line in error.problems]
+        found.append(_look(scene, options))
         if on_progress:
             on_progress(1)
-    problems += _disagreements(facts) + _split_problems(scenes) + _leaks(scenes, options.mask_outside)
-    if problems:
-        raise DataError(list(dict.fromkeys(problems)))
-    warnings += _resolutions(facts) + _no_validation(scenes)
-    return Survey(tuple(facts), tuple(dict.fromkeys(warnings)))
+    facts = [f.facts for f in found if f.facts is not None]
+    problems = _disagreements(facts) + _split_problems(scenes) + _leaks(scenes, options.mask_outside)
+    return Findings(tuple(found), tuple(problems), tuple(_resolutions(facts) + _no_validation(scenes)))
 
 
 def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet:
@@ -129,26 +167,26 @@ def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: st
 _cache: OrderedDict[tuple[str | None, ...], LabelSet] = OrderedDict()
 
 
-def _look(scene: Scene, options: SurveyOptions) -> tuple[SceneFacts, list[str]]:
-    """Return what is known of one scene and its warnings; raises all that is wrong with it."""
-    info = read_info(scene.image)
+def _look(scene: Scene, options: SurveyOptions) -> SceneFindings:
+    info: RasterInfo | None = None
     problems: list[str] = []
-    bands: tuple[int, ...] = ()
     notes: list[str] = []
+    bands: tuple[int, ...] = ()
     polygons = 0
     try:
-        bands = choose_bands(scene.image, info, options.bands, options.number_of_bands)
-    except DataError as error:
-        problems += error.problems
-    try:
+        info = read_info(scene.image)
+        try:
+            bands = choose_bands(scene.image, info, options.bands, options.number_of_bands)
+        except DataError as error:
+            problems += error.problems
         labels = scene_labels(scene, info, options)
         polygons = len(labels)
         notes = [*labels.warnings, *_check_coverage(scene, info, labels)]
-    except DataError as error:
+    except GeosegError as error:
         problems += error.problems
-    if problems:
-        raise DataError(problems)
-    return SceneFacts(scene, info, bands, polygons), notes
+    facts = None if problems or info is None else SceneFacts(scene, info, bands, polygons)
+    located = tuple(f"{scene.where}: {line}" if scene.where else line for line in problems)
+    return SceneFindings(scene, info, facts, located, tuple(notes))
 
 
 def choose_bands(
