@@ -15,13 +15,12 @@ from pathlib import Path
 from geoseg.cli import Invocation, Log, progress, run_command
 from geoseg.config import Config
 from geoseg.data.building import build_store, count_blocks, existing_store, fingerprint
-from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import read_scenes
 from geoseg.data.store import SPLITS, Store, StoreInfo
-from geoseg.data.survey import Survey, SurveyOptions, survey
-from geoseg.errors import ConfigError, problem
+from geoseg.data.survey import Survey, survey
 from geoseg.execution import local_executor, map_tasks, resolve_workers
+from geoseg.settings import sample_options
 
 # A process costs about two seconds to start; this many blocks pay for it.
 _BLOCKS_PER_PROCESS = 4
@@ -34,35 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a sample store made with other settings")
-
-
-def sample_options(config: Config) -> SampleOptions:
-    """Return what the config says about sampling.
-
-    Raises:
-        ConfigError: Samples further apart than they are wide would leave ground out.
-    """
-    shared, sample = config.global_, config.sample
-    stride = sample.samples_dist or shared.samples_size
-    if stride > shared.samples_size:
-        expected = f"at most global.samples_size ({shared.samples_size})"
-        raise ConfigError(problem("sample.samples_dist", str(stride), expected, "lower it: pixels would be left out"))
-    entries = None if shared.classes is None else [entry.model_dump() for entry in shared.classes]
-    classes = class_table(int(shared.num_classes or 2), entries)
-    mapping = class_mapping(classes, shared.ignore_value, sample.ignore_values, sample.unmapped)  # type: ignore[arg-type]
-    return SampleOptions(
-        survey=SurveyOptions(
-            mapping=mapping,
-            bands=shared.bands,
-            number_of_bands=shared.number_of_bands,
-            assume_crs=sample.assume_crs,
-            mask_outside=sample.mask_input_image,
-        ),
-        classes=classes,
-        size=shared.samples_size,
-        stride=stride,
-        remove_background=sample.remove_background,
-    )
 
 
 def _sample(call: Invocation) -> None:

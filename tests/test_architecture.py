@@ -32,8 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "execution": set(),
     "console": set(),
     "cli": {"config", "console", "errors"},
+    "settings": {"config", "data", "errors"},
 }
-ALLOWED |= {command: BELOW_COMMANDS | {"cli", "config", "console", "execution"} for command in COMMANDS}
+ALLOWED |= {command: BELOW_COMMANDS | {"cli", "config", "console", "execution", "settings"} for command in COMMANDS}
 
 # Libraries that one place alone may import.
 ONLY_IN = {
