@@ -1,5 +1,37 @@
 """Train networks with less memory, and know how much they need: a library of its own, on torch alone."""
 
 from geoseg.memory.measure import LiveBytes, StepMemory, measure_step
+from geoseg.memory.recompute import Replay, recompute, run_recomputed
+from geoseg.memory.reversible import (
+    AdditiveCoupling,
+    AffineCoupling,
+    ChannelExchange,
+    InvertibleStep,
+    MergeSkip,
+    PixelShuffleUp,
+    PixelUnshuffleDown,
+    ReversibleSequence,
+    SplitSkip,
+    SwapHalves,
+    check_invertible,
+)
 
-__all__ = ["LiveBytes", "StepMemory", "measure_step"]
+__all__ = [
+    "AdditiveCoupling",
+    "AffineCoupling",
+    "ChannelExchange",
+    "InvertibleStep",
+    "LiveBytes",
+    "MergeSkip",
+    "PixelShuffleUp",
+    "PixelUnshuffleDown",
+    "Replay",
+    "ReversibleSequence",
+    "SplitSkip",
+    "StepMemory",
+    "SwapHalves",
+    "check_invertible",
+    "measure_step",
+    "recompute",
+    "run_recomputed",
+]

@@ -32,9 +32,22 @@ def _unetsmall(in_channels: int, num_classes: int, **options: Any) -> nn.Module:
     return UNet(in_channels, num_classes, widths=(32, 64, 128, 256), **options)
 
 
+def _reversible_unet(in_channels: int, num_classes: int, **options: Any) -> nn.Module:
+    from geoseg.models.reversible_unet import ReversibleUNet
+
+    return ReversibleUNet(in_channels, num_classes, **options)
+
+
+def _checkpointed_unet(in_channels: int, num_classes: int, base: str = "unetsmall", **options: Any) -> nn.Module:
+    net = MODELS[base](in_channels, num_classes, **options)
+    return net.recompute_activations()
+
+
 MODELS: dict[str, Callable[..., Any]] = {
     "unet": _unet,
     "unetsmall": _unetsmall,
+    "checkpointed_unet": _checkpointed_unet,
+    "reversible_unet": _reversible_unet,
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from geoseg.models.blocks import ConvBlock, init_weights
+from geoseg.memory.recompute import Replay, run_recomputed
+from geoseg.models.blocks import ConvBlock, UpBlock, init_weights
 
 SMALLEST_SIDE = 16
 
@@ -25,6 +27,7 @@ class UNet(nn.Module):
     Attributes:
         size_divisor: An image shifted by a multiple of this many pixels has the same logits, shifted.
         receptive_radius: Pixels further away than this do not touch a pixel's logits.
+        recomputing: Whether activations are recomputed when training; see `recompute_activations`.
     """
 
     def __init__(
@@ -45,23 +48,68 @@ class UNet(nn.Module):
         inputs = (in_channels, *widths)
         self.encoder = nn.ModuleList(ConvBlock(inputs[i], widths[i], drop) for i in range(levels))
         self.centre = ConvBlock(widths[-2], widths[-1], drop)
-        self.up = nn.ModuleList(nn.ConvTranspose2d(widths[i + 1], widths[i], 2, stride=2) for i in range(levels))
-        self.decoder = nn.ModuleList(ConvBlock(2 * widths[i], widths[i], drop if i > 0 else 0.0) for i in range(levels))
+        self.decoder = nn.ModuleList(UpBlock(widths[i + 1], widths[i], drop if i > 0 else 0.0) for i in range(levels))
         self.head = nn.Conv2d(widths[0], num_classes, 1)
+        self.recomputing = False
         init_weights(self)
+
+    def recompute_activations(self) -> UNet:
+        """Keep no activations between forward and backward but those between the levels; returns self.
+
+        Weights, keys and numbers stay as they are. The parts that are run again are chosen for the lowest peak: the
+        finest level dominates it, so its skip is not kept either, and its decoder's activations are made again from
+        the inputs of the norms.
+        """
+        self.recomputing = True
+        self.encoder[0].keep = self.decoder[0].keep = False
+        return self
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of images (N, in_channels, H, W) of any size from 16 pixels up."""
         height, width = checked_size(images, self.in_channels)
-        x = pad_to_multiple(images, self.size_divisor)
+        images = pad_to_multiple(images, self.size_divisor)
+        if self.recomputing and self.training and torch.is_grad_enabled():
+            logits = self._forward_recomputing(images)
+        else:
+            logits = self._forward_keeping(images)
+        return logits[..., :height, :width]
+
+    def _forward_keeping(self, x: Tensor) -> Tensor:
         skips = []
         for block in self.encoder:
             skips.append(block(x))
             x = F.max_pool2d(skips[-1], 2)
         x = self.centre(x)
-        for up, block in zip(reversed(self.up), reversed(self.decoder), strict=True):
-            x = block(skips.pop(), up(x))
-        return self.head(x)[..., :height, :width]
+        for block in reversed(self.decoder[1:]):
+            x = block(skips.pop(), x)
+        return self._last(skips.pop, x)
+
+    def _forward_recomputing(self, images: Tensor) -> Tensor:
+        finest, blocks = self.encoder[0], [*self.encoder[1:], self.centre]
+        replay = Replay(finest, images, modules=[finest])
+        skip, x = run_recomputed(_block_then_pool, finest, images, modules=[finest])
+        skips = []
+        x = run_recomputed(blocks[0], x, modules=blocks[:1])
+        for block in blocks[1:]:
+            skips.append(x)
+            x = run_recomputed(_pool_then_block, block, x, modules=[block])
+        for block in reversed(self.decoder[1:]):
+            x = run_recomputed(block, skips.pop(), x, modules=[block])
+        with replay.holding(skip):
+            return run_recomputed(self._last, replay.get, x, modules=[self.decoder[0], self.head])
+
+    def _last(self, skip: Callable[[], Tensor], below: Tensor) -> Tensor:
+        block = self.decoder[0]
+        return block.classify(block.join(skip(), below), self.head)
+
+
+def _block_then_pool(block: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    skip = block(x)
+    return skip, F.max_pool2d(skip, 2)
+
+
+def _pool_then_block(block: nn.Module, x: Tensor) -> Tensor:
+    return block(F.max_pool2d(x, 2))
 
 
 def checked_size(images: Tensor, in_channels: int) -> tuple[int, int]:
