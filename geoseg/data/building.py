@@ -31,6 +31,8 @@ from geoseg.data.survey import SceneFacts, Survey
 from geoseg.errors import DataError, GeosegError, problem
 
 OnProgress = Callable[[int], None]
+# Adds to a store that is complete but for its final name (a report, say); must write the same bytes for the same store.
+Decorate = Callable[[Store], None]
 # Runs a function on tasks and yields each task with its result or exception, in any order.
 RunTasks = Callable[[Callable[[BlockTask], Path], Iterable[BlockTask]], Iterator[tuple[BlockTask, Path | Exception]]]
 
@@ -78,6 +80,7 @@ def build_store(
     final: Path,
     run_tasks: RunTasks | None = None,
     on_progress: OnProgress | None = None,
+    decorate: Decorate | None = None,
 ) -> Store:
     """Sample all scenes and put the finished store under its final name, replacing one that is there.
 
@@ -90,6 +93,7 @@ def build_store(
         final: The store's folder.
         run_tasks: Where blocks are cut (see `geoseg.execution.map_tasks`); None: one after another in this process.
         on_progress: Called with the number of blocks that were finished.
+        decorate: Called with the store before it gets its final name.
 
     Returns:
         The store. Its bytes depend on the sources and options, not on who made the parts.
@@ -104,7 +108,7 @@ def build_store(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         _run(_plans(found, options, folder), folder, run_tasks or run_here, on_progress)
-        finish_store(found, options, folder, mark)
+        finish_store(found, options, folder, mark, decorate)
     except GeosegError:
         shutil.rmtree(folder, ignore_errors=True)
         if made:
@@ -163,7 +167,9 @@ def run_here(
             yield task, error
 
 
-def finish_store(found: Survey, options: SampleOptions, folder: Path, mark: str) -> None:
+def finish_store(
+    found: Survey, options: SampleOptions, folder: Path, mark: str, decorate: Decorate | None = None
+) -> None:
     """Write index, description and preview of a store whose scenes are all finished; remove what only building needs.
 
     Raises:
@@ -179,7 +185,10 @@ def finish_store(found: Survey, options: SampleOptions, folder: Path, mark: str)
         raise DataError(_no_samples(info))
     write_index(folder / "index.parquet", found.facts, rows, options.size)
     (folder / "store.json").write_text(info.to_json(), encoding="utf-8")
-    write_preview(open_store(folder), folder / "preview.png")
+    store = open_store(folder)
+    write_preview(store, folder / "preview.png")
+    if decorate is not None:
+        decorate(store)
     shutil.rmtree(folder / "scenes")
     shutil.rmtree(folder / "parts", ignore_errors=True)
 

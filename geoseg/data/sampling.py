@@ -147,7 +147,7 @@ def run_block(task: BlockTask) -> Path:
     """
     if task.part.is_dir():
         return task.part
-    pixels = _read(task)
+    pixels = read_block(task)
     with _committed(task.part) as folder:
         dropped = _write_samples(task, pixels, folder)
         _write_summary(task, pixels, dropped, folder)
@@ -155,7 +155,7 @@ def run_block(task: BlockTask) -> Path:
 
 
 @dataclass(frozen=True)
-class _BlockPixels:
+class BlockPixels:
     """Image (bands, h, w), valid (h, w) and label (h, w) of a block's window."""
 
     image: NDArray[Any]
@@ -163,7 +163,12 @@ class _BlockPixels:
     label: NDArray[np.uint8]
 
 
-def _read(task: BlockTask) -> _BlockPixels:
+def read_block(task: BlockTask) -> BlockPixels:
+    """Return a block's pixels with its labels burnt.
+
+    Raises:
+        DataError: The image or the labels cannot be read.
+    """
     scene, window = task.facts.scene, task.block.window
     with open_raster(scene.image, task.facts.bands) as raster:
         image, valid = raster.read(window)
@@ -176,20 +181,17 @@ def _read(task: BlockTask) -> _BlockPixels:
         label[~valid] = ignore
         # Nodata values are arbitrary; 0 keeps them out of any later arithmetic and makes shards compress.
         image[:, ~valid] = 0
-    return _BlockPixels(image, valid, label)
+    return BlockPixels(image, valid, label)
 
 
-def _write_samples(task: BlockTask, pixels: _BlockPixels, folder: Path) -> dict[str, int]:
+def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[str, int]:
     """Write images.bin, labels.bin, valid.bin and rows.npy; return how many windows were left out, by reason."""
-    size, ignore = task.options.size, task.options.ignore_value
+    size = task.options.size
     dropped = {"unknown": 0, "background": 0}
     rows: list[list[int]] = []
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in SHARD_ARRAYS}
-        for window in task.block.windows:
-            label = _cut(pixels.label, task.block.window, window, ignore)
-            counts = count_classes(label, task.options.num_classes)
-            reason = _reason_to_drop(counts, task.options.remove_background)
+        for window, label, counts, reason in judged_windows(task, pixels):
             if reason:
                 dropped[reason] += 1
                 continue
@@ -204,7 +206,17 @@ def _write_samples(task: BlockTask, pixels: _BlockPixels, folder: Path) -> dict[
     return dropped
 
 
-def _write_summary(task: BlockTask, pixels: _BlockPixels, dropped: Mapping[str, int], folder: Path) -> None:
+def judged_windows(
+    task: BlockTask, pixels: BlockPixels
+) -> Iterator[tuple[Window, NDArray[np.uint8], list[int], str | None]]:
+    """Yield each window of a block: its label, its pixels per class, and why it is left out, or None."""
+    for window in task.block.windows:
+        label = _cut(pixels.label, task.block.window, window, task.options.ignore_value)
+        counts = count_classes(label, task.options.num_classes)
+        yield window, label, counts, _reason_to_drop(counts, task.options.remove_background)
+
+
+def _write_summary(task: BlockTask, pixels: BlockPixels, dropped: Mapping[str, int], folder: Path) -> None:
     """Write label.npy and summary.json of the pixels the block owns, and subsample.npy of a training scene."""
     place = task.owned.within(task.block.window)
     label, image, valid = pixels.label[place], pixels.image[(slice(None), *place)], pixels.valid[place]
