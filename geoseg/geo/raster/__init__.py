@@ -1,6 +1,9 @@
 """Reading and writing of rasters: the only place of geoseg that opens them."""
 
-from geoseg.geo.raster.reading import Pixels, Raster, RasterInfo, open_raster, read_info, read_tags
+from geoseg.geo.raster.info import RasterInfo, read_info, read_tags
+from geoseg.geo.raster.names import is_gdal_name, key_of, local_files, stem
+from geoseg.geo.raster.options import Reading
+from geoseg.geo.raster.reading import Pixels, Raster, open_raster
 from geoseg.geo.raster.writing import RasterWriter, create_geotiff, finish_cog, publish, same_file
 
 __all__ = [
@@ -8,11 +11,16 @@ __all__ = [
     "Raster",
     "RasterInfo",
     "RasterWriter",
+    "Reading",
     "create_geotiff",
     "finish_cog",
+    "is_gdal_name",
+    "key_of",
+    "local_files",
     "open_raster",
     "publish",
     "read_info",
     "read_tags",
     "same_file",
+    "stem",
 ]

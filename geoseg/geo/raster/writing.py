@@ -20,7 +20,8 @@ from rasterio.enums import ColorInterp
 
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
-from geoseg.geo.raster.reading import GDAL_ERRORS, RasterInfo, gdal_session, reason
+from geoseg.geo.raster.info import GDAL_ERRORS, RasterInfo, gdal_session, reason
+from geoseg.geo.raster.names import members
 
 Colour = str | Sequence[int]
 # The tag through which category names travel from the streamed file to the finished one.
@@ -221,7 +222,12 @@ def publish(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) ->
 
 
 def same_file(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> bool:
-    """Tell whether two names lead to the same file, through links too; the second need not exist."""
+    """Tell whether two names lead to the same file, through links too; the second need not exist.
+
+    The first may be several files joined by ``|``: then whether any of them is the second.
+    """
+    if len(parts := members(first)) > 1:
+        return any(same_file(part, second) for part in parts)
     if Path(first).exists() and Path(second).exists():
         return Path(first).samefile(second)
     return Path(first).resolve() == Path(second).resolve()
