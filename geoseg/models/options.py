@@ -64,7 +64,7 @@ class ReversibleUNetOptions(PretrainedOptions):
     preset: Literal["small", "balanced", "accurate"] = Field(
         default="small", description="Starting point for the options left as null: small, balanced or accurate."
     )
-    width: StrictInt | None = Field(default=None, ge=2, description="Channels after the stem; even.")
+    width: StrictInt | None = Field(default=None, ge=2, description="Channels after the stem, a multiple of 4.")
     levels: StrictInt | None = Field(default=None, ge=1, le=6, description="How many times the image is halved.")
     depth: tuple[StrictInt, ...] | StrictInt | None = Field(
         default=None, description="Couplings per level: one number, or one per level and the centre."
@@ -72,14 +72,23 @@ class ReversibleUNetOptions(PretrainedOptions):
     branch: str | None = Field(default=None, description="Kind of network inside a coupling.")
     norm: Literal["batch", "group"] | None = Field(default=None, description="Normalisation: batch or group.")
     coupling: Literal["additive", "affine"] | None = Field(default=None, description="Coupling: additive or affine.")
-    slices: StrictInt | None = Field(
-        default=None, ge=1, description="Parts in which a coupling is run backwards, to lower the peak of memory."
+    hidden: tuple[float, ...] | float | None = Field(
+        default=None, description="Width inside the branches, relative to their ends: one number, or one per level."
+    )
+    slices: StrictInt = Field(
+        default=1, ge=1, description="Parts of a batch that go through a coupling in turn; needs norm: group."
     )
     save_memory: StrictBool = Field(
         default=True, description="Rebuild activations on the way back; false is the same network, kept in memory."
     )
     exact: StrictBool = Field(default=False, description="Rebuild activations bit by bit, on a fixed-point grid.")
     stream: Literal["float32", "int16"] = Field(default="float32", description="Number type of the kept state.")
+    bits: StrictInt | None = Field(
+        default=None, ge=0, le=20, description="Binary digits after the point, with exact or int16."
+    )
+    monitor_every: StrictInt = Field(
+        default=0, ge=0, description="Check how exactly the state is rebuilt in every n-th training step; 0: never."
+    )
 
 
 class TernausNetOptions(PretrainedOptions):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from revnet import PAIRS, PLANS, Iteration, build, iterations
 from torch._subclasses import FakeTensorMode
+
+from revnet import PAIRS, PLANS, Iteration, build, iterations
 
 
 def counted(name: str, batch: int = 256) -> list[Iteration]:
