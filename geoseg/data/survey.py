@@ -123,9 +123,15 @@ def look_at(
     """Look at all scenes and return what was found, good and bad."""
     found = []
     for scene in scenes:
-        found.append(_look(scene, options))
+        found.append(look(scene, options))
         if on_progress:
             on_progress(1)
+    return conclude(found, options)
+
+
+def conclude(found: Sequence[SceneFindings], options: SurveyOptions) -> Findings:
+    """Return what was found in each scene, with what they show together."""
+    scenes = [f.scene for f in found]
     facts = [f.facts for f in found if f.facts is not None]
     problems = _disagreements(facts) + _split_problems(scenes) + _leaks(scenes, options.mask_outside)
     return Findings(tuple(found), tuple(problems), tuple(_resolutions(facts) + _no_validation(scenes)))
@@ -167,7 +173,14 @@ def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: st
 _cache: OrderedDict[tuple[str | None, ...], LabelSet] = OrderedDict()
 
 
-def _look(scene: Scene, options: SurveyOptions) -> SceneFindings:
+def look(scene: Scene, options: SurveyOptions, key: str = "") -> SceneFindings:
+    """Look at one scene.
+
+    Args:
+        scene: As listed.
+        options: What it is measured against.
+        key: See `scene_labels`.
+    """
     info: RasterInfo | None = None
     problems: list[str] = []
     notes: list[str] = []
@@ -179,7 +192,7 @@ def _look(scene: Scene, options: SurveyOptions) -> SceneFindings:
             bands = choose_bands(scene.image, info, options.bands, options.number_of_bands)
         except DataError as error:
             problems += error.problems
-        labels = scene_labels(scene, info, options)
+        labels = scene_labels(scene, info, options, key)
         polygons = len(labels)
         notes = [*labels.warnings, *_check_coverage(scene, info, labels)]
     except GeosegError as error:
