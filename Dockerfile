@@ -12,14 +12,21 @@ ARG PIP_ARGS=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/geoseg
 WORKDIR /src
-# Dependencies first: this layer is made again only when they change.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+# Dependencies first: this layer is made again only when they, or the version, change.
+COPY pyproject.toml constraints.txt ./
 COPY geoseg/__init__.py geoseg/__init__.py
-RUN /opt/geoseg/bin/pip install ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} ${PIP_ARGS} -c constraints.txt . \
+RUN touch README.md LICENSE && /opt/geoseg/bin/pip install ${TORCH_INDEX:+--extra-index-url ${TORCH_INDEX}} ${PIP_ARGS} -c constraints.txt . \
     && /opt/geoseg/bin/pip uninstall -y geoseg
+COPY README.md LICENSE ./
 COPY geoseg geoseg
 RUN /opt/geoseg/bin/pip install --no-deps ${PIP_ARGS} -c constraints.txt . \
-    && /opt/geoseg/bin/pip uninstall -y pip
+    && /opt/geoseg/bin/pip uninstall -y pip \
+    # Tests and C++ headers of others: a seventh of the size, of no use without a compiler.
+    && cd /opt/geoseg/lib/python3*/site-packages \
+    && rm -rf torch/test torch/include pyarrow/include pyarrow/tests pandas/tests \
+    && find torch/bin -type f ! -name torch_shm_manager -delete \
+    && find scipy sympy networkx -type d -name tests -prune -exec rm -rf {} + \
+    && /opt/geoseg/bin/python -c "import torch, scipy.stats, sympy, pandas, pyarrow.parquet, albumentations, geoseg.cli"
 
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="geoseg" org.opencontainers.image.licenses="MIT"
