@@ -1,6 +1,7 @@
 """Train networks with less memory, and know how much they need: a library of its own, on torch alone."""
 
-from geoseg.memory.measure import LiveBytes, StepMemory, measure_step
+from geoseg.memory.estimate import estimate_step
+from geoseg.memory.measure import LiveBytes, StepMemory, StepOptions, measure_step
 from geoseg.memory.recompute import Replay, recompute, run_recomputed
 from geoseg.memory.reversible import (
     AdditiveCoupling,
@@ -29,8 +30,10 @@ __all__ = [
     "ReversibleSequence",
     "SplitSkip",
     "StepMemory",
+    "StepOptions",
     "SwapHalves",
     "check_invertible",
+    "estimate_step",
     "measure_step",
     "recompute",
     "run_recomputed",

@@ -49,6 +49,7 @@ class StepMemory:
         allocated: On CUDA: the allocator's peak in tensors, everything included.
         reserved: On CUDA: the allocator's peak in segments held; what runs out first.
         used: On CUDA: memory of the device in use as its driver says, other processes included.
+        exchange: Buckets in which processes that train together exchange gradients; 0 for one process.
         modules: `saved` by the module that made it, innermost names; empty unless asked for.
     """
 
@@ -61,12 +62,13 @@ class StepMemory:
     allocated: int | None = None
     reserved: int | None = None
     used: int | None = None
+    exchange: int = 0
     modules: dict[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """All terms that are alive together at the worst moment, the batch apart."""
-        return self.weights + self.gradients + self.optimizer + self.peak
+        return self.weights + self.gradients + self.optimizer + self.peak + self.exchange
 
     @property
     def fragmentation(self) -> float | None:
@@ -144,43 +146,70 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     return bytes_of(leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor))
 
 
+@dataclass(frozen=True)
+class StepOptions:
+    """What a training step does besides running the model.
+
+    Attributes:
+        loss: Maps (output, labels) to a scalar.
+        optimizer: An optimiser of the model's parameters, or what makes one from a list of them; None moves nothing.
+        precision: "32-true", "bf16-mixed" or "16-mixed".
+        accumulation: Batches whose gradients are added up before the optimiser moves.
+        processes: Processes that train together; more than one keep buckets of gradients for their exchange.
+    """
+
+    loss: Loss = nn.functional.cross_entropy
+    optimizer: torch.optim.Optimizer | MakeOptimizer | None = None
+    precision: str = "32-true"
+    accumulation: int = 1
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range."""
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision {self.precision!r} is unknown, choose one of {', '.join(PRECISIONS)}")
+        if min(self.accumulation, self.processes) < 1:
+            raise ValueError("accumulation and processes must be at least 1")
+
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """Return the optimiser of a model."""
+        if self.optimizer is None or isinstance(self.optimizer, torch.optim.Optimizer):
+            return self.optimizer
+        return self.optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
+
+
 def count_step(
-    model: nn.Module,
-    batch: tuple[Tensor, Tensor],
-    loss: Loss,
-    optimizer: torch.optim.Optimizer | None = None,
-    precision: str = "32-true",
-    by_module: bool = False,
+    model: nn.Module, images: Tensor, labels: Tensor, options: StepOptions, by_module: bool = False
 ) -> StepMemory:
     """Run one training step under the counter, on real or on fake tensors; `measure_step` is the public form."""
-    images, labels = batch
     parameters = list(model.parameters())
     for parameter in parameters:
         parameter.grad = None
-    state = [*parameters, *model.buffers()]
+    optimizer = options.optimizer_of(model)
     counter = LiveBytes()
     with counter, _booked(model, counter) if by_module else contextlib.nullcontext():
-        with _autocast(images.device.type, precision):
-            value = loss(model(images), labels)
-        saved, modules = counter.now(), counter.by_label() if by_module else {}
-        value.backward()  # type: ignore[no-untyped-call]
+        # The second batch finds the gradients of the first; further ones are like it.
+        for _ in range(min(options.accumulation, 2)):
+            with _autocast(images.device.type, PRECISIONS[options.precision]):
+                value = options.loss(model(images), labels)
+            alive = counter.by_label()
+            value.backward()  # type: ignore[no-untyped-call]
     gradients = bytes_of(p.grad for p in parameters if p.grad is not None)
+    saved = sum(alive.values()) - (gradients if options.accumulation > 1 else 0)
     if optimizer is not None:
         optimizer.step()
     return StepMemory(
-        weights=bytes_of(state),
+        weights=bytes_of([*parameters, *model.buffers()]),
         gradients=gradients,
         optimizer=optimizer_bytes(optimizer),
         saved=saved,
         peak=max(counter.peak - gradients, saved),
-        modules=modules,
+        exchange=gradients if options.processes > 1 else 0,
+        modules=alive if by_module else {},
     )
 
 
-def _autocast(device: str, precision: str) -> contextlib.AbstractContextManager[Any]:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision {precision!r} is unknown, choose one of {', '.join(PRECISIONS)}")
-    dtype = PRECISIONS[precision]
+def _autocast(device: str, dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype)
 
 
@@ -234,15 +263,14 @@ def measure_step(
     Raises:
         ValueError: The precision is unknown.
     """
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
+    options = StepOptions(loss, optimizer, precision)
     gc.collect()  # garbage of earlier steps would be freed in this one and hide part of its growth
     device = images.device if images.is_cuda else None
     if device is not None:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     with ResidentMemory() as resident:
-        memory = count_step(model, (images, labels), loss, optimizer, precision, by_module)
+        memory = count_step(model, images, labels, options, by_module)
     extra: dict[str, int | None] = {"resident": resident.growth}
     if device is not None:
         torch.cuda.synchronize(device)
