@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 REACH = 32  # pixels: farther shifts are not looked for
 _LEAST_EDGES = 200  # pixels of label edges; fewer fit by chance
 _LEAST_SCORE = 7.0
-_LEAST_SHIFT = 2.0
-_LEAST_GAIN = 1.5  # how much better than no shift at all it must be
+_LEAST_SHIFT = 2.5
+_LEAST_GAIN = 1.2  # how much better than no shift at all it must be
 
 
 @dataclass(frozen=True)
