@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,7 @@ def run_recomputed(function: Callable[..., Any], *args: Any, modules: Sequence[n
         return function(*args, **kwargs)
     scene = Surroundings(modules, inputs)
     return checkpoint(
-        function, *args, use_reentrant=False, context_fn=lambda: (scene.first_run(), scene.again()), **kwargs
+        function, *args, use_reentrant=False, context_fn=lambda: (scene.first_run(), _Reentered(scene.again)), **kwargs
     )
 
 
@@ -105,7 +105,7 @@ class Surroundings:
         self._weights = [(p, p._version) for module in modules for p in module.parameters()]
         self._inputs = [(tensor, tensor._version) for tensor in inputs if not tensor.is_inference()]
         self._buffers = [
-            (part, name, buffer.detach().clone(), buffer._version)
+            _Buffer(part, name, buffer, buffer._version, buffer.detach().clone())
             for part, _ in self._modes
             for name, buffer in part._buffers.items()
             if buffer is not None
@@ -121,25 +121,25 @@ class Surroundings:
                 "make its first operation one that is not in place"
             )
         # Only the versions are needed from here on; the caller keeps the inputs that the second run reads.
-        self._buffers = [entry for entry in self._buffers if _may_have_changed(*entry)]
+        self._buffers = [buffer for buffer in self._buffers if buffer.may_have_changed()]
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Surround a later run: as the first one saw things, and afterwards as if it had not been."""
         self._check()
         modes = [(part, part.training) for part, _ in self._modes]
-        buffers = [(part, name, part._buffers[name]) for part, name, _, _ in self._buffers]
+        buffers = [(part, dict(part._buffers)) for part, _ in self._modes]
         try:
             for part, training in self._modes:
                 part.training = training
-            for part, name, start, _ in self._buffers:
-                part._buffers[name] = start.clone()  # a copy again: a retained graph may need a third run
+            for buffer in self._buffers:
+                buffer.module._buffers[buffer.name] = buffer.start.clone()  # a retained graph may need a third run
             yield
         finally:
             for part, training in modes:
                 part.training = training
-            for part, name, buffer in buffers:
-                part._buffers[name] = buffer
+            for part, values in buffers:
+                part._buffers.update(values)
 
     def _check(self) -> None:
         for kind, entries in (("weights", self._weights), ("inputs", self._inputs)):
@@ -150,10 +150,34 @@ class Surroundings:
                 )
 
 
-def _may_have_changed(part: nn.Module, name: str, start: Tensor, version: int) -> bool:
-    buffer = part._buffers[name]
-    small = start.numel() * start.element_size() <= SMALL_BUFFER
-    return (small and part.training) or buffer is None or buffer._version != version
+class _Reentered:
+    """A context that can be entered again and again: a retained graph is run back more than once."""
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._make = make
+        self._open: list[contextlib.AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        self._open.append(self._make())
+        self._open[-1].__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._open.pop().__exit__(*error)
+
+
+class _Buffer(NamedTuple):
+    """A buffer of a module, and its values when the first run started."""
+
+    module: nn.Module
+    name: str
+    tensor: Tensor
+    version: int
+    start: Tensor
+
+    def may_have_changed(self) -> bool:
+        small = self.start.numel() * self.start.element_size() <= SMALL_BUFFER
+        same = self.module._buffers.get(self.name) is self.tensor and self.tensor._version == self.version
+        return (small and self.module.training) or not same
 
 
 class Replay:
