@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+SMALL_BUFFER = 1 << 14
 _TRACK = "track_running_stats"
 
 
@@ -105,7 +106,7 @@ def first_run(branch: nn.Module, x: Tensor) -> tuple[Tensor, Call]:
     before = RandomState.now(x.device) if _real(x) else None
     output = branch(x)
     random = before if before is not None and before.differs(RandomState.now(x.device)) else None
-    changed = tuple((buffer, value) for buffer, version, value in buffers if buffer._version != version)
+    changed = tuple((buffer, value) for buffer, version, value in buffers if _may_have_changed(buffer, version))
     return output, Call(tuple(module.training for module in branch.modules()), random, changed)
 
 
@@ -128,6 +129,11 @@ def _moving_buffers(branch: nn.Module) -> list[Tensor]:
         if module.training and not isinstance(module, _BatchNorm)
         for buffer in module.buffers(recurse=False)
     ]
+
+
+def _may_have_changed(buffer: Tensor, version: int) -> bool:
+    """Say whether a run may have written a buffer; some kernels write without counting it, so small ones always may."""
+    return buffer._version != version or buffer.numel() <= SMALL_BUFFER
 
 
 def _real(x: Tensor) -> bool:

@@ -45,6 +45,7 @@ class ReversibleSequence(nn.Module):
         bits: int | None = None,
         channels: int | None = None,
         monitor_every: int = 0,
+        share_output: bool = True,
     ) -> None:
         """Args:
             steps: The program, as arguments or as one iterable.
@@ -54,6 +55,8 @@ class ReversibleSequence(nn.Module):
             bits: Binary digits after the point of the grid; None for 12 (exact) or 8 (int16).
             channels: Channels of the input, if every step is to be checked now rather than when it runs.
             monitor_every: Check the rebuilt input in every n-th training step; 0 never does.
+            share_output: With int16: save the float output, which the next layer saves as well (convolutions and norms
+                do), rather than the numbers it was made of. False is better where the output is soon dropped.
 
         Raises:
             TypeError: A step is not invertible.
@@ -64,6 +67,7 @@ class ReversibleSequence(nn.Module):
         self.save_memory = save_memory
         self.stream: Stream = make_stream(stream, exact, bits)
         self.monitor_every = monitor_every
+        self.share_output = share_output
         self.tolerance = 1e-6 if self.stream.exact else 1e-2
         self.inverse_error: float | None = None
         self._passes = 0
@@ -140,7 +144,7 @@ class ReversibleSequence(nn.Module):
         token: Tensor = _Enter.apply(tape, *inputs)  # type: ignore[no-untyped-call]
         for step in self.program:
             token = _Step.apply(tape, step, token, *_parameters(step))  # type: ignore[no-untyped-call]
-        outputs: Tensor | tuple[Tensor, ...] = _Exit.apply(tape, single, token)  # type: ignore[no-untyped-call]
+        outputs: Tensor | tuple[Tensor, ...] = _Exit.apply(tape, single, self.share_output, token)  # type: ignore[no-untyped-call]
         return outputs
 
     def _check_channels(self, channels: int) -> None:
@@ -271,19 +275,17 @@ class _Exit(torch.autograd.Function):
     """Hands the state out; takes copies of it and of its gradient in on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, tape: Tape, single: bool, token: Tensor) -> Tensor | tuple[Tensor, ...]:
-        ctx.tape, ctx.single = tape, single
+    def forward(ctx: Any, tape: Tape, single: bool, share: bool, token: Tensor) -> Tensor | tuple[Tensor, ...]:
+        ctx.tape, ctx.single, ctx.share = tape, single, share or tape.state[0].is_floating_point()
         state = list(tape.state)
         tape.clear()
         outputs = [tape.stream.leave(x) for x in state]
         if tape.watch is not None:
             tape.watch.leaves(outputs)
         whole = joined(outputs) if single else None
-        if outputs[0] is not state[0]:
-            ctx.save_for_backward(*state)
-        else:
-            # The outputs are saved themselves: autograd then notices when somebody changes them in place.
-            ctx.save_for_backward(*(outputs if whole is None else [whole]))
+        # Outputs that are saved themselves are noticed by autograd when somebody changes them in place.
+        shared = outputs if whole is None else [whole]
+        ctx.save_for_backward(*(shared if ctx.share else state))
         return tuple(outputs) if whole is None else whole
 
     @staticmethod
@@ -291,11 +293,11 @@ class _Exit(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
         saved: Sequence[Tensor] = ctx.saved_tensors
-        state = saved[0].chunk(2, dim=1) if len(saved) < len(gradients) * (1 + ctx.single) else saved
+        state = saved[0].chunk(2, dim=1) if ctx.single and ctx.share else saved
         incoming = gradients[0].chunk(2, dim=1) if ctx.single else gradients
-        tape.state[:] = [x.clone(memory_format=memory_format(x)) for x in state]
+        tape.state[:] = [tape.stream.store(x) if ctx.share else x.clone() for x in state]
         tape.gradients[:] = [g.clone(memory_format=memory_format(x)) for x, g in zip(state, incoming, strict=True)]
-        return None, None, torch.zeros((), device=saved[0].device)
+        return None, None, None, torch.zeros((), device=saved[0].device)
 
 
 def joined(state: Sequence[Tensor]) -> Tensor:
