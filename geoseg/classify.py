@@ -7,6 +7,7 @@ reason for each that failed (2 if all did).
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ import geoseg
 from geoseg.cli import Invocation, Log, Progress, progress, run_command
 from geoseg.config import Config
 from geoseg.errors import DataError, GeosegError, ScenesFailed
+from geoseg.geo.raster import stem
 from geoseg.learn.modelfile import ModelSpec, check_matches, model_hash, read_model_spec
 from geoseg.predict.images import Image, find_images, refuse_same_stems
 from geoseg.predict.loading import load_predictor
 from geoseg.predict.output import MapDescription, class_colours, classes_tag, output_path, refuse_input
 from geoseg.predict.scene import ClassifyOptions, SceneResult, check_image, classify_scene, windows_of
 from geoseg.predict.sliding import Predictor, SlidingOptions
+from geoseg.settings import said_reading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,6 +99,7 @@ def _prepare(call: Invocation) -> _Job:
         "CLASSES": classes_tag(spec.classes),
         "IGNORE_VALUE": str(spec.ignore_value),
         "BANDS": ",".join(map(str, bands or spec.bands)),
+        "READING": json.dumps(spec.reading.to_dict()),
     }
     if call.config_path is not None:
         tags |= {"CONFIG_HASH": config.fingerprint(), "CONFIG": config.to_yaml()}
@@ -110,7 +114,7 @@ def _prepare(call: Invocation) -> _Job:
         spec=spec,
         description=MapDescription(spec.class_names, class_colours(spec.classes), tags),
         folder=(call.options.output or section.output_path).absolute(),
-        options=ClassifyOptions(sliding, tuple(section.outputs), bands),
+        options=ClassifyOptions(sliding, tuple(section.outputs), bands, spec.reading),
     )
 
 
@@ -135,6 +139,7 @@ def _refuse_conflicts(config: Config, spec: ModelSpec, path: Path) -> None:
         in_channels=shared.number_of_bands,
         bands=_band_numbers(shared.bands, spec),
         ignore_value=shared.ignore_value if "ignore_value" in said else None,
+        reading=said_reading(config),
     )
 
 
@@ -173,10 +178,10 @@ def _without_existing(images: Sequence[Image], job: _Job, log: Log) -> list[Imag
 def _classify_all(images: Sequence[Image], job: _Job, failures: dict[Image, tuple[str, ...]]) -> list[SceneResult]:
     """Classify images one by one; reasons of those that fail are added to `failures`."""
     results = []
-    total = sum(windows_of(image, job.predictor, job.options.sliding) for image in images)
+    total = sum(windows_of(image, job.predictor, job.options) for image in images)
     with progress(total, "classifying", "windows") as bar:
         for image in images:
-            bar.set_text(Path(image).name)
+            bar.set_text(stem(image))
             try:
                 results.append(_classify_one(image, job, bar))
             except GeosegError as error:

@@ -1,4 +1,4 @@
-"""`python -m geoseg.evaluate`: class maps against reference polygons.
+"""`python -m geoseg.evaluate`: class maps against reference labels.
 
 Classes and attribute values are those that the maps carry from the samples; what counts as unknown is what `sample`
 takes as unknown.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from geoseg.cli import Invocation, progress, run_command
 from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.scenes import read_scenes
 from geoseg.errors import ConfigError, DataError, GeosegError, ScenesFailed, problem
+from geoseg.geo.ground import GroundSource
 from geoseg.geo.raster import read_tags
 from geoseg.learn.files import replacing
 from geoseg.predict.output import class_colours, output_path
 from geoseg.report.evaluation import evaluation_page
 from geoseg.report.quicklook import Legend, draw_quicklook
+from geoseg.settings import label_rules
 
 Classes = Sequence[Mapping[str, Any]]
 
@@ -36,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--maps", nargs="+", type=Path, metavar="MAP", help="class maps, instead of the CSV's scenes")
-    parser.add_argument("--references", type=Path, metavar="FILE", help="with --maps: the reference polygons")
+    parser.add_argument("--references", type=Path, metavar="FILE", help="with --maps: the reference labels")
     parser.add_argument("--attribute", metavar="NAME", help="with --maps: the attribute that holds the class")
+    parser.add_argument("--aoi", type=Path, metavar="FILE", help="with --maps: the area of interest")
     parser.add_argument("--layer", metavar="NAME", help="with --maps: the layer of the file")
     parser.add_argument("--images", nargs="+", type=Path, metavar="IMAGE", help="with --maps: the image of each map")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder of the tables and the report")
@@ -74,7 +77,7 @@ def _named_pairs(options: argparse.Namespace) -> list[Pair]:
         found = f"{len(images)} images for {len(options.maps)} maps"
         raise ConfigError(problem("command line", found, "one for each map, in the same order", "correct --images"))
     return [
-        Pair(path, options.references, options.attribute, options.layer, image)
+        Pair(path, GroundSource(options.references, options.attribute, options.layer, options.aoi, path), image)
         for path, image in zip(options.maps, images, strict=True)
     ]
 
@@ -89,7 +92,7 @@ def _listed_pairs(call: Invocation) -> list[Pair]:
     if without:
         raise DataError([problem(where, "no labels", "reference polygons", "add them") for where in without])
     return [
-        Pair(output_path(section.maps, s.image), s.labels, s.attribute, s.layer, s.image, s.where)
+        Pair(output_path(section.maps, s.image), replace(s.ground, image=s.image), s.image, s.nodata, s.where)
         for s in scenes
         if s.labels is not None
     ]
@@ -155,12 +158,11 @@ def _compare_all(
 
 
 def _reference(call: Invocation, pair: Pair, facts: MapFacts, classes: Classes) -> Reference:
-    """Read the reference polygons by the rules of `sample`."""
+    """Read the reference labels by the rules of `sample`."""
     sample = call.config.sample
     ignore = call.config.global_.ignore_value if facts.ignore_value is None else facts.ignore_value
     mapping = class_mapping(classes, ignore, sample.ignore_values, sample.unmapped)  # type: ignore[arg-type]
-    outside = ignore if sample.mask_input_image else 0
-    reference, warnings = read_reference(pair, facts, mapping, outside, sample.assume_crs)
+    reference, warnings = read_reference(pair, facts, mapping, label_rules(call.config))
     for warning in warnings:
         call.log.warn(warning)
     return reference
@@ -186,14 +188,14 @@ def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _
     about = {
         "Model": f"{tags.get('MODEL_NAME', 'unknown')}, {tags.get('MODEL_HASH', 'unknown')[:12]}",
         "Maps": str(pairs[0].class_map.parent),
-        "References": ", ".join(dict.fromkeys(str(pair.labels) for pair in pairs)),
+        "References": ", ".join(dict.fromkeys(str(pair.ground.labels) for pair in pairs)),
         "geoseg": geoseg.__version__,
     }
     facts = {
         "geoseg_version": geoseg.__version__,
         "model_hash": tags.get("MODEL_HASH"),
         "maps": [str(pair.class_map) for pair in pairs],
-        "references": [str(pair.labels) for pair in pairs],
+        "references": [str(pair.ground.labels) for pair in pairs],
         "failed": sorted(results.failures),
     }
     files = {

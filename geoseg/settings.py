@@ -7,6 +7,8 @@ from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.survey import SurveyOptions
 from geoseg.errors import ConfigError, problem
+from geoseg.geo.raster import Reading
+from geoseg.geo.vector import LabelRules
 
 
 def sample_options(config: Config) -> SampleOptions:
@@ -28,11 +30,41 @@ def sample_options(config: Config) -> SampleOptions:
             mapping=mapping,
             bands=shared.bands,
             number_of_bands=shared.number_of_bands,
-            assume_crs=sample.assume_crs,
-            mask_outside=sample.mask_input_image,
+            rules=label_rules(config),
+            reading=image_reading(config),
         ),
         classes=classes,
         size=shared.samples_size,
         stride=stride,
         remove_background=sample.remove_background,
+    )
+
+
+def image_reading(config: Config) -> Reading:
+    """Return what the config says about how the values of images are read."""
+    sample = config.sample
+    return Reading(
+        dtype=sample.dtype,
+        apply_scale=sample.apply_scale,
+        expand_palette=sample.expand_palette,
+        valid_range=sample.valid_range,
+    )
+
+
+def said_reading(config: Config) -> Reading | None:
+    """Return the same if the config says anything about it; None leaves it to the samples or the model file."""
+    keys = {"dtype", "apply_scale", "expand_palette", "valid_range"}
+    return image_reading(config) if keys & config.sample.model_fields_set else None
+
+
+def label_rules(config: Config) -> LabelRules:
+    """Return what the config says about how labels become pixels."""
+    sample = config.sample
+    return LabelRules(
+        assume_crs=sample.assume_crs,
+        mask_outside=sample.mask_input_image,
+        priority=sample.priority,
+        all_touched=sample.all_touched,
+        buffers=tuple(entry.buffer for entry in config.global_.classes or ()),
+        boundary_ignore=sample.boundary_ignore,
     )

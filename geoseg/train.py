@@ -115,8 +115,10 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None) -> Job:
 
 def _check_store(config: Config, store: Store) -> None:
     from geoseg.learn.prepare import check_store
+    from geoseg.settings import said_reading
 
     shared, bands, classes = config.global_, config.global_.bands or (), config.global_.classes or ()
+    reading = said_reading(config)
     check_store(
         store.info,
         store.folder,
@@ -128,6 +130,7 @@ def _check_store(config: Config, store: Store) -> None:
         ignore_value=shared.ignore_value,
         class_names=[entry.name for entry in classes] or None,
         class_values=[entry.value for entry in classes] or None,
+        reading=None if reading is None else reading.to_dict(),
     )
 
 

@@ -1,4 +1,4 @@
-"""A class map against reference polygons: one confusion matrix over all known pixels, counted block by block."""
+"""A class map against reference labels: one confusion matrix over all known pixels, counted block by block."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Tile, tiles
-from geoseg.geo.raster import Raster, RasterInfo, open_raster, read_info
-from geoseg.geo.vector import LabelSet, burn
+from geoseg.geo.ground import Ground
+from geoseg.geo.raster import Raster, RasterInfo, Reading, open_raster, read_info
 
 _BLOCK = 1024
 
@@ -24,18 +24,16 @@ class Reference:
     """What a map is compared with.
 
     Attributes:
-        labels: The polygons with their class ids, in the map's CRS.
-        outside: Class id of pixels outside every polygon: 0 (background), or `ignore_value` if they are unknown.
-        ignore_value: Label of unknown pixels, which are not counted.
+        ground: What is known of the ground, in the map's CRS; its unknown pixels are not counted.
         image: The image that was classified, whose invalid pixels are unknown; None leaves that test out.
         bands: Its bands that count for validity.
+        reading: How its values were read.
     """
 
-    labels: LabelSet
-    outside: int
-    ignore_value: int
-    image: Path | None = None
+    ground: Ground
+    image: Path | str | None = None
     bands: Sequence[int] | None = None
+    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ def confusion_of(
     ):
         for tile in _blocks(class_map.info):
             predicted, classified = class_map.read(tile.write)
-            label = burn(reference.labels, class_map.info.transform, tile.write, reference.outside)
-            known = label != reference.ignore_value
+            label = reference.ground.read(tile.write, class_map.info)
+            known = label != reference.ground.ignore_value
             if image is not None:
                 known &= image.read(tile.write).valid
             counts = _count(label[known], np.where(classified, predicted[0], num_classes)[known], num_classes, map_path)
@@ -119,7 +117,7 @@ def _validity_source(reference: Reference, class_map: RasterInfo) -> Iterator[Ra
     if reference.image is None:
         yield None
         return
-    with open_raster(reference.image, reference.bands) as image:
+    with open_raster(reference.image, reference.bands, reading=reference.reading) as image:
         info = image.info
         size, map_size = (info.height, info.width), (class_map.height, class_map.width)
         if size != map_size or not info.transform.almost_equals(class_map.transform, 1e-9):

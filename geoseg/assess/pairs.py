@@ -1,43 +1,42 @@
-"""A class map and the polygons it is measured against: what both mean, before pixels are compared."""
+"""A class map and the labels it is measured against: what both mean, before pixels are compared."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from geoseg.assess.confusion import Reference
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, read_info, read_tags
-from geoseg.geo.vector import ClassMapping, LabelSet, coverage, read_labels
+from geoseg.geo.ground import GroundSource, read_ground
+from geoseg.geo.raster import Reading, read_info, read_tags, stem
+from geoseg.geo.vector import ClassMapping, LabelRules
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A class map and its reference polygons.
+    """A class map and its reference labels.
 
     Attributes:
         class_map: The map.
-        labels: The vector file.
-        attribute: The attribute that holds the class; None: every polygon is class 1.
-        layer: The layer of the vector file; None: its only one.
+        ground: The files that say what is on the ground.
         image: The image that was classified; its invalid pixels are unknown. None: not known.
+        nodata: The image's nodata value, in place of what it says itself.
         where: Where the pair is listed, for messages.
     """
 
     class_map: Path
-    labels: Path
-    attribute: str | None
-    layer: str | None = None
-    image: Path | None = None
+    ground: GroundSource
+    image: Path | str | None = None
+    nodata: float | None = None
     where: str = ""
 
     @property
     def name(self) -> str:
         """Name of the scene: the stem of the image, or of the map."""
-        return self.class_map.stem.removesuffix("_classes") if self.image is None else self.image.stem
+        return self.class_map.stem.removesuffix("_classes") if self.image is None else stem(self.image)
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,13 @@ class MapFacts:
         classes: One mapping per class id: id, name, value, colour.
         bands: Numbers of the image's bands that were classified.
         ignore_value: Label of unknown pixels in the samples.
+        reading: How the image's values were read.
     """
 
     classes: tuple[Mapping[str, Any], ...] | None
     bands: tuple[int, ...] | None
     ignore_value: int | None
+    reading: Reading = field(default_factory=Reading)
 
 
 def read_map_facts(class_map: Path) -> MapFacts:
@@ -71,6 +72,7 @@ def read_map_facts(class_map: Path) -> MapFacts:
             classes=None if classes is None else tuple({**entry, "name": str(entry["name"])} for entry in classes),
             bands=tuple(int(band) for band in tags["BANDS"].split(",")) if "BANDS" in tags else None,
             ignore_value=int(tags["IGNORE_VALUE"]) if "IGNORE_VALUE" in tags else None,
+            reading=Reading.from_dict(json.loads(tags.get("READING", "{}"))),
         )
     except (ValueError, KeyError, TypeError) as error:
         found = f"metadata that cannot be understood ({error})"
@@ -97,34 +99,27 @@ def common_classes(maps: Mapping[Path, MapFacts]) -> tuple[Mapping[str, Any], ..
 
 
 def read_reference(
-    pair: Pair, facts: MapFacts, mapping: ClassMapping, outside: int, assume_crs: bool = False
+    pair: Pair, facts: MapFacts, mapping: ClassMapping, rules: LabelRules
 ) -> tuple[Reference, list[str]]:
-    """Read the reference polygons of a map, in the map's CRS.
+    """Read the reference labels of a map, in the map's CRS.
 
     Args:
-        pair: The map and its polygons.
+        pair: The map and its labels.
         facts: What the map says about itself.
-        mapping: What the attribute's values mean.
-        outside: Label of pixels outside every polygon: 0, or the ignore value.
-        assume_crs: Take labels without a CRS to be in the map's.
+        mapping: What the labels' values mean.
+        rules: How they become pixels.
 
     Returns:
         The reference and warnings.
 
     Raises:
-        DataError: Polygons or map cannot be read, or do not overlap.
+        DataError: Labels or map cannot be read, or do not overlap.
     """
     info = read_info(pair.class_map, allow_palette=True)
-    labels = read_labels(pair.labels, pair.attribute, info.crs, mapping, pair.layer, assume_crs, image=pair.class_map)
-    _refuse_elsewhere(pair, labels, info)
-    reference = Reference(labels, outside, mapping.ignore_value, pair.image, facts.bands)
-    return reference, labels.warnings
-
-
-def _refuse_elsewhere(pair: Pair, labels: LabelSet, info: RasterInfo) -> None:
-    if len(labels) and not coverage(labels, info.transform, info.height, info.width).burnt:
-        found = f"{len(labels)} polygons, none of which covers a pixel of {pair.class_map}"
-        raise DataError(problem(pair.labels, found, "polygons on the map", "check the CRS and the pairing"))
+    ground = read_ground(pair.ground, info, mapping, rules)
+    warnings = [*ground.warnings, *ground.check(pair.ground, info)]
+    reading = facts.reading if pair.nodata is None else replace(facts.reading, nodata=pair.nodata)
+    return Reference(ground, pair.image, facts.bands, reading), warnings
 
 
 def _names(classes: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -104,6 +104,18 @@ def weight_list() -> Rule:
     return Rule("false, auto, or a list of one weight per class", convert)
 
 
+def span() -> Rule:
+    """Return the rule of a list of two numbers, the lower one first."""
+
+    def convert(value: Any, folder: Path) -> tuple[float, float]:
+        numbers = [as_number(item) for item in as_list(value)]
+        if len(numbers) != 2 or numbers[0] > numbers[1]:
+            raise RefusedError("write [lowest, highest]")
+        return numbers[0], numbers[1]
+
+    return Rule("a list of two numbers, the lower one first", convert, optional=True)
+
+
 def output_list() -> Rule:
     """Return the rule of `classification.outputs`."""
 

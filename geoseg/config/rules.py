@@ -15,6 +15,8 @@ from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 _REMOTE = re.compile(r"^(/vsi[a-z0-9_]+/|[A-Za-z][A-Za-z0-9+.-]+://)")
+_PART = re.compile(r'^[A-Za-z][A-Za-z0-9_]+:"?[^":|]+"?(:.*)?$')
+_STACK = "|"
 _WHOLE_TEXT = re.compile(r"^[-+]?(0|[1-9][0-9]*)$")
 #: What people write for a boolean, and what to write instead.
 BOOLEAN_HINTS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
@@ -140,7 +142,7 @@ def as_number(value: Any) -> float:
     return result
 
 
-def choice(*words: str) -> Rule:
+def choice(*words: str, optional: bool = False) -> Rule:
     """Return the rule of a key that is one of some words."""
 
     def convert(value: Any, folder: Path) -> str:
@@ -149,7 +151,7 @@ def choice(*words: str) -> Rule:
         guess = nearest(value, words)
         raise RefusedError(f"did you mean {guess}?" if guess else "choose one of these")
 
-    return Rule(f"one of {', '.join(words)}" if len(words) > 1 else words[0], convert)
+    return Rule(f"one of {', '.join(words)}" if len(words) > 1 else words[0], convert, optional)
 
 
 def text(expected: str = "text", optional: bool = False, pattern: str = r"(?s)\s*\S.*") -> Rule:
@@ -185,9 +187,10 @@ def source_path(kind: str = "a path", optional: bool = False) -> Rule:
 
 
 def resolve_path(value: Any, folder: Path) -> Path | str:
-    """Return a path made absolute against the config's folder; remote paths are returned as they are, as text.
+    """Return a path made absolute against the config's folder; names that are no paths are returned as text.
 
-    `~` and `$VARIABLES` are replaced.
+    Those are remote ones, and parts of files (netcdf:file.nc:variable). Of several paths joined by | each is made
+    absolute. `~` and `$VARIABLES` are replaced.
 
     Raises:
         RefusedError: The value is not a path, or names a variable that is not set.
@@ -198,6 +201,10 @@ def resolve_path(value: Any, folder: Path) -> Path | str:
     if _REMOTE.match(written):
         return written
     result = Path(os.path.normpath(folder / Path(written).expanduser()))
+    if _STACK in written and not result.exists():
+        return _STACK.join(str(resolve_path(part, folder)) for part in written.split(_STACK))
+    if _PART.match(written) and not result.exists():
+        return written
     unset = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", written)
     if unset and not result.exists():
         raise RefusedError(f"set the environment variable {unset.group(1)}")

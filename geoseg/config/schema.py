@@ -15,6 +15,7 @@ from geoseg.config.lists import (
     model_options,
     output_list,
     source_list,
+    span,
     weight_list,
 )
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
@@ -27,6 +28,7 @@ from geoseg.models.options import (
 )
 
 AttributeValue = int | str
+_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "float32", "float64")
 _PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 
 
@@ -55,6 +57,11 @@ class ClassEntry(Section):
     )
     colour: Annotated[str | None, text("a colour such as '#1f77b4'", optional=True, pattern="#[0-9A-Fa-f]{6}")] = key(
         None, "Colour in maps and reports, as '#rrggbb' in quotes.", "from a palette"
+    )
+    buffer: Annotated[float, number()] = key(
+        0.0,
+        "Metres on the ground by which its polygons grow before they are burnt, or shrink if negative; its lines and "
+        "points become areas.",
     )
 
 
@@ -91,7 +98,8 @@ class SampleSection(Section):
 
     prep_csv_file: Annotated[Path, local_path("a CSV file")] = key(
         "prep.csv",
-        "CSV list of scenes: image, labels, attribute, split (trn, val or tst), layer; a header is optional.",
+        "CSV list of scenes: image, labels, attribute, split (trn, val or tst), layer; with a header also aoi, bands, "
+        "nodata and weight. Or a STAC item or collection (.json).",
     )
     samples_dist: Annotated[int, whole(1, optional=True)] = key(
         None, "Distance between the origins of neighbouring samples, in pixels.", "`global.samples_size`"
@@ -114,6 +122,33 @@ class SampleSection(Section):
     )
     overwrite: Annotated[bool, switch()] = key(False, "Replace a sample store made with other settings.")
     assume_crs: Annotated[bool, switch()] = key(False, "Take labels without a CRS to be in that of their image.")
+    dtype: Annotated[str | None, choice(*_DTYPES, optional=True)] = key(
+        None,
+        "Convert all images to this type: only where no value can change, except for float32, which takes all.",
+        "that of the images, which must agree",
+    )
+    apply_scale: Annotated[bool, switch()] = key(
+        False, "Apply the scale and offset that a raster states for its bands; samples are float32 then."
+    )
+    expand_palette: Annotated[bool, switch()] = key(
+        False, "Turn rasters with a colour table into red, green and blue instead of refusing them."
+    )
+    valid_range: Annotated[tuple[float, float] | None, span()] = key(
+        None,
+        "[lowest, highest] value of a valid pixel, after conversion; others are unknown, whatever the raster says.",
+        "all values",
+    )
+    priority: Annotated[str, text("file, class, area or the name of an attribute")] = key(
+        "file",
+        "Which polygon is on top where some overlap: file (the later one), class (the higher id), area (the smaller), "
+        "or an attribute (the greater number).",
+    )
+    all_touched: Annotated[bool, switch()] = key(
+        False, "Burn all pixels that a polygon touches, not only those whose centre lies in it."
+    )
+    boundary_ignore: Annotated[int, whole(0, 1024)] = key(
+        0, "Pixels this near to another class, in rows and columns, are unknown."
+    )
 
 
 class TrainingSection(Section):

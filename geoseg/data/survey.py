@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from geoseg.data.scenes import SPLITS, Scene
 from geoseg.errors import DataError, GeosegError, problem
-from geoseg.geo.raster import RasterInfo, read_info
-from geoseg.geo.vector import ClassMapping, LabelSet, coverage, read_labels
+from geoseg.geo.ground import Ground, read_ground
+from geoseg.geo.labelraster import LabelRaster
+from geoseg.geo.raster import RasterInfo, Reading, key_of, read_info
+from geoseg.geo.vector import ClassMapping, LabelRules, LabelSet
 
 _LABELS_KEPT = 2
 
@@ -27,15 +29,24 @@ class SurveyOptions:
         mapping: What attribute values mean.
         bands: Band numbers from 1, or band names, in the order wanted; None: all but alpha.
         number_of_bands: How many bands that must come to; None: any.
-        assume_crs: Take labels without a CRS to be in that of their image.
-        mask_outside: Pixels outside every polygon are unknown, not background.
+        rules: How labels become pixels.
+        reading: What is done to the values of the images.
     """
 
     mapping: ClassMapping
     bands: tuple[int | str, ...] | None = None
     number_of_bands: int | None = None
-    assume_crs: bool = False
-    mask_outside: bool = False
+    rules: LabelRules = field(default_factory=LabelRules)
+    reading: Reading = field(default_factory=Reading)
+
+    @property
+    def mask_outside(self) -> bool:
+        """Whether pixels outside every polygon are unknown, not background."""
+        return self.rules.mask_outside
+
+    def reading_of(self, scene: Scene) -> Reading:
+        """Return what is done to the values of a scene's image."""
+        return self.reading if scene.nodata is None else replace(self.reading, nodata=scene.nodata)
 
 
 @dataclass(frozen=True)
@@ -137,8 +148,13 @@ def conclude(found: Sequence[SceneFindings], options: SurveyOptions) -> Findings
     return Findings(tuple(found), tuple(problems), tuple(_resolutions(facts) + _no_validation(scenes)))
 
 
-def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet:
-    """Return the labels of a scene, from this process's small cache where they were read last.
+def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet | LabelRaster:
+    """Return the labels of a scene; see `scene_ground`."""
+    return scene_ground(scene, info, options, key).labels
+
+
+def scene_ground(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> Ground:
+    """Return what is known of a scene's ground, from this process's small cache where it was read last.
 
     Args:
         scene: With labels.
@@ -148,29 +164,22 @@ def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: st
     """
     if scene.labels is None:
         where = scene.where or scene.image
-        raise DataError(problem(where, "no labels", "a vector file", "add it, or leave the scene out"))
-    crs = info.crs.to_wkt() if info.crs else None
-    place = (str(scene.labels), scene.attribute, scene.layer, crs, key)
+        raise DataError(problem(where, "no labels", "a vector file or a label raster", "add it, or leave it out"))
+    # The grid matters to a label raster that has no place of its own.
+    grid = f"{info.crs.to_wkt() if info.crs else None} {tuple(info.transform)} {info.height} {info.width}"
+    place = (str(scene.labels), scene.attribute, scene.layer, str(scene.aoi), grid, key)
     if place in _cache:
         _cache.move_to_end(place)
         return _cache[place]
-    labels = read_labels(
-        scene.labels,
-        scene.attribute,
-        info.crs,
-        options.mapping,
-        layer=scene.layer,
-        assume_crs=options.assume_crs,
-        image=scene.image,
-    )
+    ground = read_ground(scene.ground, info, options.mapping, options.rules)
     if key:
-        _cache[place] = labels
+        _cache[place] = ground
         while len(_cache) > _LABELS_KEPT:
             _cache.popitem(last=False)
-    return labels
+    return ground
 
 
-_cache: OrderedDict[tuple[str | None, ...], LabelSet] = OrderedDict()
+_cache: OrderedDict[tuple[str | None, ...], Ground] = OrderedDict()
 
 
 def look(scene: Scene, options: SurveyOptions, key: str = "") -> SceneFindings:
@@ -187,14 +196,14 @@ def look(scene: Scene, options: SurveyOptions, key: str = "") -> SceneFindings:
     bands: tuple[int, ...] = ()
     polygons = 0
     try:
-        info = read_info(scene.image)
+        info = read_info(scene.image, reading=options.reading_of(scene))
         try:
-            bands = choose_bands(scene.image, info, options.bands, options.number_of_bands)
+            bands = choose_bands(scene.image, info, scene.bands or options.bands, options.number_of_bands)
         except DataError as error:
             problems += error.problems
-        labels = scene_labels(scene, info, options, key)
-        polygons = len(labels)
-        notes = [*labels.warnings, *_check_coverage(scene, info, labels)]
+        ground = scene_ground(scene, info, options, key)
+        polygons = ground.polygons
+        notes = [*ground.warnings, *ground.check(scene.ground, info)]
     except GeosegError as error:
         problems += error.problems
     facts = None if problems or info is None else SceneFacts(scene, info, bands, polygons)
@@ -231,27 +240,12 @@ def _band_number(image: Path | str, info: RasterInfo, band: int | str) -> int:
     return band
 
 
-def _check_coverage(scene: Scene, info: RasterInfo, labels: LabelSet) -> list[str]:
-    """Refuse labels that burn nothing; name polygons that are lost."""
-    if len(labels) == 0:
-        return []
-    found = coverage(labels, info.transform, info.height, info.width)
-    if found.burnt:
-        lost = f"{scene.labels}: {found.unburnt} polygons are thinner than a pixel of {scene.image} and burn none of it"
-        return [lost] if found.unburnt else []
-    if found.unburnt:
-        message = f"{found.unburnt} polygons that cover no pixel centre of {scene.image}"
-        raise DataError(problem(scene.labels, message, "at least one", "buffer them, or use a finer image"))
-    message = f"{len(labels)} polygons, none of them on {scene.image}"
-    raise DataError(problem(scene.labels, message, "labels that overlap the image", "check the CRS and the pairing"))
-
-
 def _disagreements(facts: Sequence[SceneFacts]) -> list[str]:
     """Images that differ in what every sample of a store must share."""
     problems = []
     for name, values, remedy in (
         ("bands", [str(len(f.bands)) for f in facts], "choose the same bands with global.bands, or leave images out"),
-        ("dtype", [f.info.dtype for f in facts], "convert them to one type with gdal_translate -ot"),
+        ("dtype", [f.info.dtype for f in facts], "set sample.dtype, or convert them with gdal_translate -ot"),
     ):
         counts = Counter(values)
         if len(counts) < 2:
@@ -279,10 +273,10 @@ def _leaks(scenes: Sequence[Scene], mask_outside: bool) -> list[str]:
     """
     if mask_outside:
         return []
-    first: dict[Path, Scene] = {}
+    first: dict[str, Scene] = {}
     problems = []
     for scene in scenes:
-        other = first.setdefault(scene.image.resolve(), scene)
+        other = first.setdefault(key_of(scene.image), scene)
         if other.split != scene.split:
             found = f"{scene.image} in split {scene.split} and, in another row, in {other.split}"
             remedy = "list it once, or cut the image in two"
@@ -299,7 +293,7 @@ def _resolutions(facts: Sequence[SceneFacts]) -> list[str]:
         ]
         sides = [max(f.info.resolution) for f in group]
         if sides and max(sides) > 2 * min(sides):
-            shown = ", ".join(f"{f.scene.image.name} {side:g}" for f, side in zip(group[:10], sides, strict=False))
+            shown = ", ".join(f"{f.scene.name} {side:g}" for f, side in zip(group[:10], sides, strict=False))
             more = f" and {len(group) - 10} more" if len(group) > 10 else ""
             warnings.append(f"images of very different resolution: {shown}{more}; a model learns sizes in pixels")
     return warnings

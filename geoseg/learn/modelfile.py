@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from geoseg import __version__
 from geoseg.data.normalise import Normalisation
 from geoseg.errors import GeosegError, ModelFileError, problem
+from geoseg.geo.raster import Reading
 from geoseg.learn.files import replacing
 from geoseg.models import build_model
 
@@ -50,6 +51,7 @@ class ModelSpec:
         crs: Their CRS as WKT or authority code.
         geoseg_version: Version that wrote the file.
         trained: Plain facts about the training: epoch, scores, seed, ...
+        reading: What was done to the values of the rasters (conversion, scale, palette, valid range).
     """
 
     model_name: str
@@ -67,6 +69,7 @@ class ModelSpec:
     crs: str | None = None
     geoseg_version: str = __version__
     trained: Mapping[str, Any] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -77,6 +80,7 @@ class ModelSpec:
         """Return the metadata as strict JSON (no NaN)."""
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain["normalisation"] = self.normalisation.to_dict()
+        plain["reading"] = self.reading.to_dict()
         return json.dumps(plain, sort_keys=True, allow_nan=False, default=str)
 
     @classmethod
@@ -89,6 +93,7 @@ class ModelSpec:
         plain = json.loads(text)
         known = {entry.name: plain[entry.name] for entry in fields(cls) if entry.name in plain}
         known["normalisation"] = Normalisation.from_dict(known["normalisation"])
+        known["reading"] = Reading.from_dict(known.get("reading"))
         for name in ("classes", "bands", "band_names"):
             known[name] = tuple(known[name])
         if known.get("resolution") is not None:

@@ -13,10 +13,11 @@ from geoseg.data.dataset import EpochSampler, SampleDataset, choose, make_loader
 from geoseg.data.normalise import Normalisation
 from geoseg.data.store import Store, StoreInfo
 from geoseg.errors import ConfigError, DataError, ModelFileError, problem
+from geoseg.geo.raster import Reading
 from geoseg.learn.modelfile import ModelSpec, check_matches
 
 # What a run and the samples it goes on with must have in common.
-_DECIDED_IN_SAMPLE = ("num_classes", "class_names", "bands", "dtype", "ignore_value", "samples_size")
+_DECIDED_IN_SAMPLE = ("num_classes", "class_names", "bands", "dtype", "ignore_value", "samples_size", "reading")
 
 
 class StoreBatches:
@@ -120,6 +121,7 @@ def make_spec(info: StoreInfo, model_name: str, model_options: Mapping[str, Any]
         samples_size=info.samples_size,
         resolution=info.resolution,
         crs=info.crs,
+        reading=Reading.from_dict(info.reading),
     )
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from geoseg.errors import DataError, problem
+from geoseg.geo.raster import stem
+from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members
 from geoseg.predict.output import OUTPUTS
 
-SUFFIXES = (
-    *(".tif", ".tiff", ".vrt", ".img", ".jp2", ".j2k", ".png", ".jpg", ".jpeg", ".webp"),
-    *(".ntf", ".kea", ".bil", ".bip", ".bsq", ".asc", ".sdat"),
-)
-_REMOTE = re.compile(r"^(/vsi[a-z0-9_]+/|[A-Za-z][A-Za-z0-9+.-]+://)")
 _OWN = tuple(f"_{output}.tif" for output in OUTPUTS)
 
 Image = str | os.PathLike[str]
@@ -33,8 +29,8 @@ def find_images(sources: Iterable[Image]) -> Found:
     """Return the images that paths, folders and patterns stand for, in order, each once.
 
     A folder stands for the rasters directly in it, known by their suffix. Our own class maps (``*_classes.tif`` and so
-    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``) are taken as they
-    are.
+    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``) and files joined by
+    ``|``, which are one image, are taken as they are.
 
     Raises:
         DataError: A path that does not exist, a folder or pattern without an image, or nothing at all.
@@ -43,7 +39,7 @@ def find_images(sources: Iterable[Image]) -> Found:
     problems: list[str] = []
     passed_over = 0
     for source in sources:
-        if _REMOTE.match(os.fspath(source)):
+        if is_gdal_name(source) or len(members(source)) > 1:
             images.append(source)
             continue
         path = Path(source)
@@ -67,7 +63,7 @@ def refuse_same_stems(images: Sequence[Image]) -> None:
     first: dict[str, Image] = {}
     problems = []
     for image in images:
-        other = first.setdefault(Path(image).stem, image)
+        other = first.setdefault(stem(image), image)
         if other is not image:
             remedy = "rename one, leave one out, or classify them into different folders"
             problems.append(problem(image, f"the same name as {other}", "a name of its own for each map", remedy))

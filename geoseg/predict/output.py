@@ -15,7 +15,7 @@ import numpy as np
 
 from geoseg.data.classes import default_colour
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, RasterWriter, create_geotiff, finish_cog, same_file
+from geoseg.geo.raster import RasterInfo, RasterWriter, create_geotiff, finish_cog, same_file, stem
 from geoseg.predict.sliding import NODATA, ClassBlock
 
 OUTPUTS = ("classes", "probabilities", "confidence")
@@ -39,7 +39,7 @@ class MapDescription:
 
 def output_path(folder: Path, image: str | os.PathLike[str], output: str = "classes") -> Path:
     """Return where an output for an image lies: <folder>/<stem of the image>_<output>.tif."""
-    return folder / f"{Path(image).stem}_{output}.tif"
+    return folder / f"{stem(image)}_{output}.tif"
 
 
 def class_colours(classes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

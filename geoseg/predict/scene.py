@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, open_raster, read_info
+from geoseg.geo.raster import RasterInfo, Reading, open_raster, read_info
 from geoseg.geo.vector.reproject import as_pyproj
 from geoseg.learn.modelfile import ModelSpec
 from geoseg.predict.output import MapDescription, output_path, write_maps
@@ -30,11 +30,13 @@ class ClassifyOptions:
         sliding: Windows, overlap, blending, batch size.
         outputs: Some of "classes", "probabilities", "confidence".
         bands: Band numbers, from 1, to use instead of those the model recorded; they must mean the same.
+        reading: What is done to the values of the images.
     """
 
     sliding: SlidingOptions = field(default_factory=SlidingOptions)
     outputs: tuple[str, ...] = ("classes",)
     bands: tuple[int, ...] | None = None
+    reading: Reading = field(default_factory=Reading)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def check_image(image: str | os.PathLike[str], spec: ModelSpec, bands: Sequence[
     Raises:
         DataError: Another number of bands or data type than the model was trained on, or an unreadable file.
     """
-    info = read_info(image)
+    info = read_info(image, reading=spec.reading)
     _check_bands(info, spec, bands)
     if info.dtype != spec.dtype:
         found = f"{info.dtype} values"
@@ -114,7 +116,7 @@ def classify_scene(
     start = time.perf_counter()
     counts = np.zeros(256, dtype=np.int64)
     outputs = options.outputs
-    with open_raster(image, bands) as raster:
+    with open_raster(image, bands, reading=options.reading) as raster:
         info = raster.info
         plan = plan_windows(predictor, info.height, info.width, options.sliding)
         likelihood = any(output != "classes" for output in outputs)
@@ -132,10 +134,10 @@ def classify_scene(
     )
 
 
-def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: SlidingOptions) -> int:
+def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: ClassifyOptions) -> int:
     """Return how many windows `classify_scene` will compute for an image."""
-    info = read_info(image)
-    return count_windows(plan_windows(predictor, info.height, info.width, options), predictor.num_classes)
+    info = read_info(image, reading=options.reading)
+    return count_windows(plan_windows(predictor, info.height, info.width, options.sliding), predictor.num_classes)
 
 
 def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None) -> None:

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from affine import Affine
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from geoseg.assess.confusion import Reference
 from geoseg.geo.raster import Pixels, RasterInfo, open_raster, read_info
-from geoseg.geo.vector import burn
 
 MAX_SIDE = 800
 _MIN_SIDE = 320  # smaller scenes are enlarged by a whole factor
@@ -60,13 +58,15 @@ def draw_quicklook(
     shape = classified.shape
     seen = np.ones(shape, dtype=bool)
     if image is not None:
-        with open_raster(image, shown_bands(read_info(image), reference.bands if reference else None)) as raster:
+        reading = reference.reading if reference else None
+        chosen = shown_bands(read_info(image, reading=reading), reference.bands if reference else None)
+        with open_raster(image, chosen, reading=reading) as raster:
             pixels = raster.thumbnail(MAX_SIDE)
         panels.append(("image", stretched(pixels)))
         seen = pixels.valid if pixels.valid.shape == shape else seen
     if reference is not None:
-        label = burn(reference.labels, thinned_transform(info, shape), shape, reference.outside)
-        panels.append(("labels", coloured(label, seen & (label != reference.ignore_value), legend.colours)))
+        label = reference.ground.thinned(info, shape)
+        panels.append(("labels", coloured(label, seen & (label != reference.ground.ignore_value), legend.colours)))
     panels.append(("class map", coloured(classes[0], classified, legend.colours)))
     _save(_sheet(panels, legend), path)
 
@@ -83,11 +83,6 @@ def shown_bands(info: RasterInfo, bands: Sequence[int] | None = None) -> tuple[i
     if {"red", "green", "blue"} <= set(named):
         return named["red"], named["green"], named["blue"]
     return choice[:3] if len(choice) >= 3 else choice[:1]
-
-
-def thinned_transform(info: RasterInfo, shape: tuple[int, int]) -> Affine:
-    """Return the transform of a raster thinned to (height, width) `shape`."""
-    return info.transform * Affine.scale(info.width / shape[1], info.height / shape[0])
 
 
 def stretched(pixels: Pixels) -> Rgb:

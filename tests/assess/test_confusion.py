@@ -11,7 +11,8 @@ from conftest import TRANSFORM, UTM18, make_polygons, make_raster, pixel_box
 from geoseg.assess import confusion as module
 from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, count_blocks, whole_set
 from geoseg.errors import DataError
-from geoseg.geo.vector import ClassMapping, read_labels
+from geoseg.geo.ground import Ground
+from geoseg.geo.vector import ClassMapping, LabelRules, read_labels
 from geoseg.learn.metrics import scores
 
 IGNORE = 255
@@ -21,7 +22,7 @@ def reference(folder: Path, boxes, classes, outside: int = 0, **more) -> Referen
     """Return reference polygons that cover boxes (row, col, height, width)."""
     path = make_polygons(folder / "ref.gpkg", [pixel_box(*box) for box in boxes], {"cls": classes})
     labels = read_labels(path, "cls", UTM18, ClassMapping(num_classes=3, ignore_values=frozenset({9})))
-    return Reference(labels, outside, IGNORE, **more)
+    return Reference(Ground(labels, None, IGNORE, LabelRules(mask_outside=outside == IGNORE)), **more)
 
 
 def class_map(folder: Path, classes: np.ndarray, transform=TRANSFORM) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import Scene
 from geoseg.data.store import Store
 from geoseg.data.survey import SurveyOptions, survey
+from geoseg.geo.vector import LabelRules
 
 CLASSES = class_table(3)
 
@@ -41,15 +43,19 @@ def make_scene(
 def make_options(
     size: int = 16, stride: int = 16, remove_background: bool = False, **survey_options: Any
 ) -> SampleOptions:
-    """Return options for samples of 16 pixels and three classes."""
+    """Return options for samples of 16 pixels and three classes; label rules are taken by their names."""
     survey_options.setdefault("mapping", class_mapping(CLASSES))
+    rules = {f.name: survey_options.pop(f.name) for f in fields(LabelRules) if f.name in survey_options}
+    survey_options.setdefault("rules", LabelRules(**rules))
     return SampleOptions(SurveyOptions(**survey_options), CLASSES, size, stride, remove_background)
 
 
 def make_store(folder: Path, scenes: list[Scene], options: SampleOptions | None = None, **how: Any) -> Store:
     """Sample scenes into folder/samples."""
     options = options or make_options()
-    return build_store(survey(scenes, options.survey), options, folder / "samples", **how)
+    store = build_store(survey(scenes, options.survey), options, folder / "samples", **how)
+    assert store is not None
+    return store
 
 
 def file_hashes(folder: Path) -> dict[str, str]:

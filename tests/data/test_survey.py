@@ -15,6 +15,7 @@ from geoseg.data.classes import class_mapping
 from geoseg.data.scenes import Scene
 from geoseg.data.survey import Survey, SurveyOptions, survey
 from geoseg.errors import DataError
+from geoseg.geo.vector import LabelRules
 
 OPTIONS = SurveyOptions(class_mapping(CLASSES))
 
@@ -139,7 +140,7 @@ def test_labels_without_crs(tmp_path: Path) -> None:
     (line,) = _problems(scene)
     assert "no CRS" in line
     assert str(scene.labels) in line
-    assert _survey(scene, assume_crs=True).facts[0].polygons == 1
+    assert _survey(scene, rules=LabelRules(assume_crs=True)).facts[0].polygons == 1
 
 
 def test_image_without_crs(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_one_image_in_two_splits_is_refused_unless_areas_are_marked_out(tmp_path
     (line,) = _problems(scene, other)
 
     assert "scene.tif in split val" in line
-    assert len(_survey(scene, other, mask_outside=True).facts) == 2
+    assert len(_survey(scene, other, rules=LabelRules(mask_outside=True)).facts) == 2
 
 
 def test_very_different_resolutions_are_listed(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from conftest import TRANSFORM, UTM18, make_polygons, make_raster, pixel_box, sh
 
 from geoseg.errors import DataError
 from geoseg.geo.raster import read_info
-from geoseg.geo.vector import ClassMapping, burn, read_labels
+from geoseg.geo.vector import ClassMapping, LabelRules, burn, read_labels
 
 TWO = ClassMapping(2)
 FIVE = ClassMapping(5)
@@ -175,7 +175,7 @@ def test_curves_become_polygons(tmp_path):
         '"CURVEPOLYGON (CIRCULARSTRING (500010 4999980, 500020 4999990, 500030 4999980, '
         '500020 4999970, 500010 4999980))",1\n'
     )
-    labels = read_labels(tmp_path / "a.csv", "cls", UTM18, FIVE, assume_crs=True)
+    labels = read_labels(tmp_path / "a.csv", "cls", UTM18, FIVE, rules=LabelRules(assume_crs=True))
     assert abs(int(burnt(labels, (40, 40)).sum()) - 314) <= 6
 
 
@@ -207,7 +207,7 @@ def test_labels_without_crs_need_leave(tmp_path):
     path = make_polygons(tmp_path / "a.gpkg", [BOX], {"cls": [1]}, crs=None)
     with pytest.raises(DataError, match=r"a\.gpkg: found no CRS, .*image\.tif has WGS 84 / UTM zone 18N; .*assume_crs"):
         read_labels(path, "cls", UTM18, FIVE, image="image.tif")
-    assert burnt(read_labels(path, "cls", UTM18, FIVE, assume_crs=True)).sum() == 25
+    assert burnt(read_labels(path, "cls", UTM18, FIVE, rules=LabelRules(assume_crs=True))).sum() == 25
 
 
 def test_image_without_crs_needs_leave(tmp_path):
@@ -216,7 +216,7 @@ def test_image_without_crs_needs_leave(tmp_path):
         DataError, match=r"image\.tif: found no CRS, expected one, since its labels .*a\.gpkg have WGS 84"
     ):
         read_labels(path, "cls", None, FIVE, image="image.tif")
-    assert burnt(read_labels(path, "cls", None, FIVE, assume_crs=True)).sum() == 25
+    assert burnt(read_labels(path, "cls", None, FIVE, rules=LabelRules(assume_crs=True))).sum() == 25
 
 
 def test_neither_with_crs_share_coordinates(tmp_path):

@@ -10,17 +10,16 @@ from conftest import UTM18, make_polygons, make_raster, pixel_box
 from PIL import Image
 
 from geoseg.assess.confusion import Reference
+from geoseg.geo.ground import Ground
 from geoseg.geo.raster import Pixels, read_info
 from geoseg.geo.vector import ClassMapping, read_labels
 from geoseg.report.quicklook import (
-    MAX_SIDE,
     Legend,
     checkerboard,
     coloured,
     draw_quicklook,
     shown_bands,
     stretched,
-    thinned_transform,
 )
 
 LEGEND = Legend(("background", "field", "water"), ("#000000", "#00ff00", "#0000ff"))
@@ -85,7 +84,7 @@ def draw(folder: Path, height: int, width: int, with_reference: bool = True) -> 
     image = make_raster(folder / "image.tif", np.random.default_rng(0).integers(0, 255, (3, height, width), np.uint8))
     polygons = make_polygons(folder / "ref.gpkg", [pixel_box(0, 0, height, width // 2)], {"c": [1]})
     labels = read_labels(polygons, "c", UTM18, ClassMapping(num_classes=3))
-    reference = Reference(labels, 0, 255, image) if with_reference else None
+    reference = Reference(Ground(labels), image) if with_reference else None
     draw_quicklook(folder / "q.png", image if with_reference else None, class_map, LEGEND, reference)
     return np.asarray(Image.open(folder / "q.png"))
 
@@ -114,12 +113,3 @@ def test_small_scenes_are_enlarged_and_parts_left_out(tmp_path: Path):
     assert (sheet[24 : 24 + 160, 16 : 16 + 320] == BLACK).all()
     assert (sheet[24 + 160 : 24 + 320, 16 : 16 + 320] == BLUE).all()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-def test_a_thinned_transform_keeps_the_corners(tmp_path: Path):
-    info = read_info(make_raster(tmp_path / "a.tif", np.zeros((1, 300, 500), np.uint8)))
-    shape = (48, 80)
-    thin = thinned_transform(info, shape)
-    assert thin @ (80, 48) == pytest.approx(info.transform @ (500, 300))
-    assert thin @ (0, 0) == info.transform @ (0, 0)
-    assert MAX_SIDE == 800

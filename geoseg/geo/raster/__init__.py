@@ -1,6 +1,6 @@
 """Reading and writing of rasters: the only place of geoseg that opens them."""
 
-from geoseg.geo.raster.info import RasterInfo, read_info, read_tags
+from geoseg.geo.raster.info import RasterInfo, is_raster, read_info, read_tags
 from geoseg.geo.raster.names import is_gdal_name, key_of, local_files, stem
 from geoseg.geo.raster.options import Reading
 from geoseg.geo.raster.reading import Pixels, Raster, open_raster
@@ -15,6 +15,7 @@ __all__ = [
     "create_geotiff",
     "finish_cog",
     "is_gdal_name",
+    "is_raster",
     "key_of",
     "local_files",
     "open_raster",

@@ -127,6 +127,16 @@ def read_info(name: Name, *, allow_palette: bool = False, reading: Reading | Non
     return _read_one(parts[0] if parts else os.fspath(name), allow_palette, reading)
 
 
+def is_raster(name: str) -> bool:
+    """Tell whether GDAL opens a file as a raster."""
+    with gdal_session():
+        try:
+            with open_dataset(name):
+                return True
+        except (*GDAL_ERRORS, ValueError):
+            return False
+
+
 def read_tags(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the metadata of a raster as it is written in its file: name to text.
 

@@ -35,7 +35,8 @@ class Reading:
     def to_dict(self) -> dict[str, Any]:
         """Return what differs from the default, fit for JSON."""
         default = Reading()
-        return {key: value for key, value in asdict(self).items() if value != getattr(default, key)}
+        plain = {key: value for key, value in asdict(self).items() if value != getattr(default, key)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any] | None) -> Reading:

@@ -3,5 +3,6 @@
 from geoseg.geo.vector.burning import Coverage, burn, coverage
 from geoseg.geo.vector.classes import ClassMapping
 from geoseg.geo.vector.labels import LabelReport, LabelSet, read_labels
+from geoseg.geo.vector.rules import LabelRules
 
-__all__ = ["ClassMapping", "Coverage", "LabelReport", "LabelSet", "burn", "coverage", "read_labels"]
+__all__ = ["ClassMapping", "Coverage", "LabelReport", "LabelRules", "LabelSet", "burn", "coverage", "read_labels"]

@@ -1,6 +1,7 @@
 """From polygons to label pixels.
 
-A pixel belongs to a polygon if its centre lies inside; where polygons overlap, the one later in the file wins.
+A pixel belongs to a polygon if its centre lies inside (or, if asked for, if the polygon touches it); where polygons
+overlap, the one later in the order of burning wins.
 
 Polygons are brought to pixel coordinates once and rounded to 2**-20 of a pixel. Burning a window is then a shift by
 whole pixels, which is exact on such numbers: any tiling gives the labels of the whole scene, and an edge that was drawn
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _GRAIN = 2.0**20
 _CHECK_SIDE = 2048
+_TOUCHED_SIDE = 512
 
 
 class PixelLabels(NamedTuple):
@@ -66,14 +68,32 @@ def burn(
     """
     if not isinstance(window, Window):
         window = Window(0, 0, *window)
+    if not labels.all_touched:
+        return _burn(labels, transform, window, background)
+    # Which pixels a line touches depends, by its last digits, on where the drawing begins: always at the same places.
+    label = np.full(window.shape, background, np.uint8)
+    for tile in _fixed_tiles(window):
+        inside = tile.intersection(window)
+        if inside is not None:
+            label[inside.within(window)] = _burn(labels, transform, tile, background)[inside.within(tile)]
+    return label
+
+
+def _burn(labels: LabelSet, transform: Affine, window: Window, background: int) -> NDArray[np.uint8]:
     label = np.full(window.shape, background, np.uint8)
     geometries, tree = in_pixels(labels, transform)
     box = shapely.box(window.col_off, window.row_off, window.col_stop, window.row_stop)
     # The index answers in its own order; sorting restores the file's.
     chosen = np.sort(tree.query(box))
     if len(chosen):
-        _rasterize(geometries[chosen], labels.ids[chosen], label, window)
+        _rasterize(geometries[chosen], labels.ids[chosen], label, window, labels.all_touched)
     return label
+
+
+def _fixed_tiles(window: Window) -> Iterator[Window]:
+    for row in range(window.row_off // _TOUCHED_SIDE, -(-window.row_stop // _TOUCHED_SIDE)):
+        for col in range(window.col_off // _TOUCHED_SIDE, -(-window.col_stop // _TOUCHED_SIDE)):
+            yield Window(row * _TOUCHED_SIDE, col * _TOUCHED_SIDE, _TOUCHED_SIDE, _TOUCHED_SIDE)
 
 
 def coverage(labels: LabelSet, transform: Affine, height: int, width: int) -> Coverage:
@@ -94,7 +114,7 @@ def coverage(labels: LabelSet, transform: Affine, height: int, width: int) -> Co
     in_scene = (x > 0) & (x < width) & (y > 0) & (y < height)
     burnt = in_scene & shapely.contains_xy(touching, x, y)
     for index in np.flatnonzero(~burnt):
-        burnt[index] = _burns(touching[index], Window(0, 0, height, width))
+        burnt[index] = _burns(touching[index], Window(0, 0, height, width), labels.all_touched)
     count = int(burnt.sum())
     return Coverage(count, len(touching) - count, len(geometries) - len(touching))
 
@@ -114,7 +134,7 @@ def in_pixels(labels: LabelSet, transform: Affine) -> PixelLabels:
     return pixels
 
 
-def _burns(geometry: Any, scene: Window) -> bool:
+def _burns(geometry: Any, scene: Window, all_touched: bool) -> bool:
     left, top, right, bottom = shapely.bounds(geometry)
     row_off, col_off = int(np.floor(top)), int(np.floor(left))
     bounds = Window(row_off, col_off, int(np.ceil(bottom)) - row_off, int(np.ceil(right)) - col_off)
@@ -124,15 +144,18 @@ def _burns(geometry: Any, scene: Window) -> bool:
     for tile in tiles(window.height, window.width, _CHECK_SIDE, 0):
         part = tile.write.shifted(window.row_off, window.col_off)
         label = np.zeros(part.shape, np.uint8)
-        _rasterize(np.array([geometry]), np.array([1], np.uint8), label, part)
+        _rasterize(np.array([geometry]), np.array([1], np.uint8), label, part, all_touched)
         if label.any():
             return True
     return False
 
 
-def _rasterize(geometries: NDArray[Any], ids: NDArray[np.uint8], label: NDArray[np.uint8], window: Window) -> None:
+def _rasterize(
+    geometries: NDArray[Any], ids: NDArray[np.uint8], label: NDArray[np.uint8], window: Window, all_touched: bool
+) -> None:
     shapes = zip(_as_geojson(geometries), ids.tolist(), strict=True)
-    rasterio.features.rasterize(shapes, out=label, transform=Affine.translation(window.col_off, window.row_off))
+    place = Affine.translation(window.col_off, window.row_off)
+    rasterio.features.rasterize(shapes, out=label, transform=place, all_touched=all_touched)
 
 
 def _as_geojson(geometries: NDArray[Any]) -> Iterator[dict[str, Any]]:

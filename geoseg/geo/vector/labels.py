@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import geopandas
 import numpy as np
 import pyogrio
+import pyproj
 import shapely
 from numpy.typing import NDArray
 from pyogrio.errors import DataLayerError, DataSourceError
@@ -18,7 +20,9 @@ from pyproj.exceptions import CRSError
 
 from geoseg.errors import DataError, problem
 from geoseg.geo.vector.classes import ClassIds, ClassMapping, class_ids
-from geoseg.geo.vector.reproject import Move, as_pyproj, move_between, reproject
+from geoseg.geo.vector.reproject import Move, as_pyproj, move_into, reproject
+from geoseg.geo.vector.rules import LabelRules
+from geoseg.geo.vector.shaping import buffered, burning_order
 
 _POLYGON, _MULTIPOLYGON, _COLLECTION = 3, 6, 7
 
@@ -31,11 +35,12 @@ class LabelReport:
         read: Features in the layer.
         null_geometry: Features without a geometry (left out).
         empty: Features with an empty geometry, or none left after repair (left out).
-        not_polygon: Points and lines (left out).
+        not_polygon: Points and lines that no buffer makes wider (left out).
         repaired: Self-crossing or otherwise invalid polygons that were repaired.
         null_value: Polygons without an attribute value (unknown ground).
         ignored: Polygons with a value to ignore (unknown ground).
         unmapped: Polygons whose value stands for no class.
+        vanished: Polygons of which a negative buffer leaves nothing (left out).
         reprojected: Whether they were in another CRS than the image.
         datum_shift: Whether that CRS is tied to the earth differently.
     """
@@ -48,6 +53,7 @@ class LabelReport:
     null_value: int = 0
     ignored: int = 0
     unmapped: int = 0
+    vanished: int = 0
     reprojected: bool = False
     datum_shift: bool = False
 
@@ -57,11 +63,12 @@ class LabelSet:
     """Polygons with class ids, in the image's CRS.
 
     Attributes:
-        geometries: (features,) shapely polygons and multipolygons in the order of the file.
+        geometries: (features,) shapely polygons and multipolygons in the order in which they are burnt.
         ids: (features,) uint8 class ids or the ignore value.
         layer: Name of the layer they came from.
         counts: What was done to them.
         warnings: What the user should know, one line each.
+        all_touched: Whether they burn all pixels they touch.
         cache: Pixel coordinates for burning; not carried to other processes.
     """
 
@@ -70,6 +77,7 @@ class LabelSet:
     layer: str
     counts: LabelReport
     warnings: list[str] = field(default_factory=list)
+    all_touched: bool = False
     cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -86,10 +94,11 @@ class _Features:
     geometries: NDArray[Any]
     values: NDArray[Any] | None
     fids: NDArray[Any]
+    order: NDArray[Any] | None = None
 
     def keep(self, flags: NDArray[np.bool_]) -> _Features:
-        values = None if self.values is None else self.values[flags]
-        return _Features(self.geometries[flags], values, self.fids[flags])
+        values, order = (None if column is None else column[flags] for column in (self.values, self.order))
+        return _Features(self.geometries[flags], values, self.fids[flags], order)
 
 
 def read_labels(
@@ -98,7 +107,7 @@ def read_labels(
     crs: Any,
     mapping: ClassMapping,
     layer: str | None = None,
-    assume_crs: bool = False,
+    rules: LabelRules | None = None,
     image: str | os.PathLike[str] = "the image",
 ) -> LabelSet:
     """Read polygons of classes and bring them into an image's CRS.
@@ -109,7 +118,7 @@ def read_labels(
         crs: The image's CRS (rasterio, pyproj, or anything pyproj reads), or None.
         mapping: What the attribute's values mean.
         layer: Layer name, needed where a file has several of polygons.
-        assume_crs: Where one of the two has no CRS, take their coordinates to be of the same one.
+        rules: How labels become pixels.
         image: Name of the image, for messages.
 
     Returns:
@@ -118,16 +127,18 @@ def read_labels(
     Raises:
         DataError: If the file, layer, attribute, CRS, geometries or values are not usable.
     """
+    rules = rules or LabelRules()
     name = os.fspath(path)
-    frame, layer = _read(name, attribute, layer)
+    frame, layer = _read(name, [attribute, rules.order_column], layer)
     where = f"{name}, layer {layer}"
-    move = _move(name, frame.crs, crs, assume_crs, os.fspath(image))
-    values = None if attribute is None else frame[attribute].to_numpy(object)
-    features = _Features(np.asarray(frame.geometry.array, object), values, frame.index.to_numpy())
-    features, done = _usable(features, where)
+    move = move_into(name, frame.crs, crs, rules.assume_crs, os.fspath(image))
+    values, order = (
+        frame[column].to_numpy(object) if column is not None else None for column in (attribute, rules.order_column)
+    )
+    features = _Features(np.asarray(frame.geometry.array, object), values, frame.index.to_numpy(), order)
+    features, done = _usable(features, where, rules.widens)
     if move.transformer is not None:
-        moved = reproject(features.geometries, move.transformer, where, features.fids)
-        features = _Features(moved, features.values, features.fids)
+        features.geometries = reproject(features.geometries, move.transformer, where, features.fids)
     found = _ids(features, attribute, mapping, where)
     counts = LabelReport(
         read=len(frame),
@@ -138,26 +149,44 @@ def read_labels(
         datum_shift=move.datum_shift,
         **done,
     )
-    return LabelSet(features.geometries, found.ids, layer, counts, _warnings(where, counts, move))
+    labels = LabelSet(features.geometries, found.ids, layer, counts, all_touched=rules.all_touched)
+    labels = _shaped(labels, features, rules, as_pyproj(crs, os.fspath(image)), where)
+    labels.warnings += _warnings(where, labels.counts, move)
+    return labels
 
 
-def _read(name: str, attribute: str | None, layer: str | None) -> tuple[geopandas.GeoDataFrame, str]:
+def _shaped(labels: LabelSet, features: _Features, rules: LabelRules, crs: pyproj.CRS | None, where: str) -> LabelSet:
+    """Apply the buffers and the order of burning, and leave out what is no area afterwards."""
+    geometries = buffered(labels.geometries, labels.ids, rules.buffers, crs, where)
+    gone = shapely.is_empty(geometries)
+    flat = ~np.isin(shapely.get_type_id(geometries), (_POLYGON, _MULTIPOLYGON)) & ~gone
+    if len(flat) and flat.all():
+        raise DataError(_no_areas(geometries, where))
+    left = np.flatnonzero(~gone & ~flat)
+    column = None if features.order is None else features.order[left]
+    order = left[burning_order(geometries[left], labels.ids[left], column, rules, where)]
+    counts = replace(labels.counts, vanished=int(gone.sum()), not_polygon=labels.counts.not_polygon + int(flat.sum()))
+    return replace(labels, geometries=geometries[order], ids=labels.ids[order], counts=counts)
+
+
+def _read(name: str, wanted: Sequence[str | None], layer: str | None) -> tuple[geopandas.GeoDataFrame, str]:
     if ":" not in name and not name.startswith("/vsi") and not Path(name).exists():
         raise DataError(problem(name, "no such file", "a vector file", "check the path"))
     try:
         if Path(name).suffix.lower() in (".parquet", ".geoparquet"):
-            return _read_parquet(name, attribute)
+            return _read_parquet(name, wanted)
         layer = _layer(name, layer)
         info = pyogrio.read_info(name, layer=layer)
-        columns = _columns(f"{name}, layer {layer}", attribute, list(info["fields"]), info["features"])
+        columns = _columns(f"{name}, layer {layer}", wanted, list(info["fields"]), info["features"])
         frame = _read_frame(name, layer, columns)
         if not isinstance(frame, geopandas.GeoDataFrame):
             raise DataError(problem(name, f"no geometries in layer {layer}", "polygons", "name another layer"))
     except (DataSourceError, DataLayerError, CRSError, OSError, ValueError) as error:
         found = f"an unreadable vector file ({error})"
         raise DataError(problem(name, found, "GeoPackage, GeoJSON, Shapefile or the like", "check the file")) from error
-    if attribute is not None and attribute not in frame.columns:
-        frame[attribute] = None
+    for column in wanted:
+        if column is not None and column not in frame.columns:
+            frame[column] = None
     return frame, layer
 
 
@@ -171,10 +200,10 @@ def _read_frame(name: str, layer: str, columns: list[str]) -> geopandas.GeoDataF
         return pyogrio.read_dataframe(name, use_arrow=False, **arguments)
 
 
-def _read_parquet(name: str, attribute: str | None) -> tuple[geopandas.GeoDataFrame, str]:
+def _read_parquet(name: str, wanted: Sequence[str | None]) -> tuple[geopandas.GeoDataFrame, str]:
     frame = geopandas.read_parquet(name).reset_index(drop=True)
     fields = [column for column in frame.columns if column != frame.geometry.name]
-    _columns(name, attribute, fields, len(frame))
+    _columns(name, wanted, fields, len(frame))
     return frame, Path(name).stem
 
 
@@ -196,33 +225,22 @@ def _layer(name: str, layer: str | None) -> str:
     return candidates[0]
 
 
-def _columns(where: str, attribute: str | None, fields: list[str], features: int) -> list[str]:
-    if attribute is None:
-        return []
-    if attribute in fields:
-        return [attribute]
+def _columns(where: str, wanted: Sequence[str | None], fields: list[str], features: int) -> list[str]:
+    columns = list(dict.fromkeys(column for column in wanted if column is not None))
+    missing = [column for column in columns if column not in fields]
     if features == 0:
         # GeoJSON has no fields where it has no features.
-        return []
-    near = [f for f in fields if f.lower() == attribute.lower()] or difflib.get_close_matches(attribute, fields, n=1)
+        return [column for column in columns if column in fields]
+    if not missing:
+        return columns
+    name = missing[0]
+    near = [f for f in fields if f.lower() == name.lower()] or difflib.get_close_matches(name, fields, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "choose one of these"
-    raise DataError(problem(where, f"no attribute {attribute!r}", f"one of {', '.join(fields) or 'none'}", hint))
+    raise DataError(problem(where, f"no attribute {name!r}", f"one of {', '.join(fields) or 'none'}", hint))
 
 
-def _move(name: str, labels_crs: Any, image_crs: Any, assume: bool, image: str) -> Move:
-    source, target = as_pyproj(labels_crs, name), as_pyproj(image_crs, image)
-    if source is not None and target is not None:
-        return move_between(source, target, name)
-    if assume or (source is None and target is None):
-        return Move(None)
-    remedy = "write the CRS into the file, or set sample.assume_crs: true if the coordinates are of the same CRS"
-    if source is None:
-        raise DataError(problem(name, "no CRS", f"one, since {image} has {target.name if target else ''}", remedy))
-    raise DataError(problem(image, "no CRS", f"one, since its labels {name} have {source.name}", remedy))
-
-
-def _usable(features: _Features, where: str) -> tuple[_Features, dict[str, int]]:
-    """Leave out what cannot be burnt, drop heights and repair the rest."""
+def _usable(features: _Features, where: str, widens: bool) -> tuple[_Features, dict[str, int]]:
+    """Leave out what cannot be burnt, drop heights and repair the rest; lines and points stay if buffers may widen."""
     null = np.array([geometry is None for geometry in features.geometries], bool)
     features = features.keep(~null)
     empty = shapely.is_empty(features.geometries)
@@ -232,13 +250,14 @@ def _usable(features: _Features, where: str) -> tuple[_Features, dict[str, int]]
     features.geometries[collections] = [_polygons_of(geometry) for geometry in features.geometries[collections]]
     polygons = np.isin(shapely.get_type_id(features.geometries), (_POLYGON, _MULTIPOLYGON))
     polygons &= ~shapely.is_empty(features.geometries)
-    if len(polygons) and not polygons.any():
-        found = sorted({geometry.geom_type for geometry in features.geometries})
-        raise DataError(problem(where, ", ".join(found), "polygons", "buffer lines and points into areas first"))
+    if len(polygons) and not (widens or polygons.any()):
+        raise DataError(_no_areas(features.geometries, where))
+    if widens:
+        polygons |= ~shapely.is_empty(features.geometries)
     features = features.keep(polygons)
-    geometries, repaired = _repair(shapely.force_2d(features.geometries))
-    left = ~shapely.is_empty(geometries)
-    features = _Features(geometries, features.values, features.fids).keep(left)
+    features.geometries, repaired = _repair(shapely.force_2d(features.geometries))
+    left = ~shapely.is_empty(features.geometries)
+    features = features.keep(left)
     return features, {
         "null_geometry": int(null.sum()),
         "empty": int(empty.sum() + (~left).sum()),
@@ -247,9 +266,15 @@ def _usable(features: _Features, where: str) -> tuple[_Features, dict[str, int]]
     }
 
 
+def _no_areas(geometries: NDArray[Any], where: str) -> str:
+    found = ", ".join(sorted({geometry.geom_type for geometry in geometries}))
+    remedy = "give their classes a buffer in metres (global.classes), or make areas of them first"
+    return problem(where, found, "polygons", remedy)
+
+
 def _repair(geometries: NDArray[Any]) -> tuple[NDArray[Any], int]:
     geometries = geometries.copy()
-    invalid = ~shapely.is_valid(geometries)
+    invalid = ~shapely.is_valid(geometries) & np.isin(shapely.get_type_id(geometries), (_POLYGON, _MULTIPOLYGON))
     # Unlike a buffer of zero, this keeps every lobe of a self-crossing ring.
     mended = shapely.make_valid(geometries[invalid], method="structure", keep_collapsed=False)
     geometries[invalid] = [_polygons_of(geometry) for geometry in mended]
@@ -278,6 +303,7 @@ def _warnings(where: str, counts: LabelReport, move: Move) -> list[str]:
         "features without a geometry were left out": counts.null_geometry,
         "features with an empty geometry were left out": counts.empty,
         "points or lines were left out": counts.not_polygon,
+        "polygons are narrower than the negative buffer of their class and were left out": counts.vanished,
         "invalid polygons were repaired": counts.repaired,
         "polygons without a value are unknown ground": counts.null_value,
         "polygons have a value of no class": counts.unmapped,

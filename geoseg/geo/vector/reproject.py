@@ -66,6 +66,30 @@ def horizontal(crs: pyproj.CRS) -> pyproj.CRS:
     return crs.to_2d() if len(crs.axis_info) == 3 and (crs.is_geographic or crs.is_projected) else crs
 
 
+def move_into(name: str, labels_crs: Any, image_crs: Any, assume: bool, image: str) -> Move:
+    """Return how the coordinates of a label file become those of its image.
+
+    Args:
+        name: The label file, for messages.
+        labels_crs: Its CRS, or None.
+        image_crs: The image's CRS, or None.
+        assume: Where one of the two has no CRS, take the coordinates to be of the same one.
+        image: The image, for messages.
+
+    Raises:
+        DataError: One of the two has no CRS and nothing is assumed, or PROJ knows no way between them.
+    """
+    source, target = as_pyproj(labels_crs, name), as_pyproj(image_crs, image)
+    if source is not None and target is not None:
+        return move_between(source, target, name)
+    if assume or (source is None and target is None):
+        return Move(None)
+    remedy = "write the CRS into the file, or set sample.assume_crs: true if the coordinates are of the same CRS"
+    if source is None:
+        raise DataError(problem(name, "no CRS", f"one, since {image} has {target.name if target else ''}", remedy))
+    raise DataError(problem(image, "no CRS", f"one, since its labels {name} have {source.name}", remedy))
+
+
 def move_between(source: pyproj.CRS, target: pyproj.CRS, where: str) -> Move:
     """Return how coordinates (x, y: east first, whatever the CRS says) of source become those of target.
 
@@ -136,4 +160,5 @@ def _datum(crs: pyproj.CRS) -> str:
     geodetic = crs.geodetic_crs
     if geodetic is None or geodetic.datum is None:
         return crs.name
-    return geodetic.datum.name
+    # One datum has two names: as an ensemble of its realisations (WGS 84 by its code) and by itself (in many texts).
+    return str(geodetic.datum.name).removesuffix(" ensemble")
