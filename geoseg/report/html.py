@@ -18,6 +18,11 @@ thead th { border-bottom: 2px solid #888; }
 tr.strong td { font-weight: 600; border-top: 2px solid #888; }
 img { max-width: 100%; }
 figure { margin: 1rem 0; } figcaption, .quiet { color: #666; font-size: .9rem; }
+svg { max-width: 100%; height: auto; font-family: system-ui, sans-serif; }
+.row { display: flex; flex-wrap: wrap; gap: 1.2rem; align-items: flex-end; }
+ul.warnings { padding-left: 0; list-style: none; }
+ul.warnings li { border-left: 4px solid #e69f00; background: #fdf6e7; padding: .3rem .7rem; margin: .3rem 0;
+  overflow-wrap: anywhere; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .5em; border: 1px solid #0003; }
 """
 
@@ -77,6 +82,35 @@ def table(
 
 def figure(png: Path, caption: str) -> str:
     """Return a PNG file as part of the page, with a caption."""
-    data = base64.b64encode(png.read_bytes()).decode()
-    text = escape(caption)
-    return f'<figure><img src="data:image/png;base64,{data}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    return raw_figure(png.read_bytes(), "image/png", caption)
+
+
+def raw_figure(content: bytes, kind: str, caption: str) -> str:
+    """Return a picture as part of the page, with a caption.
+
+    Args:
+        content: The bytes of its file.
+        kind: Its media type, such as "image/png".
+        caption: Plain text.
+    """
+    data = base64.b64encode(content).decode()
+    words = escape(caption)
+    return f'<figure><img src="data:{kind};base64,{data}" alt="{words}"><figcaption>{words}</figcaption></figure>'
+
+
+def row(pieces: Sequence[str]) -> str:
+    """Return pieces of HTML side by side, as many as fit into the page's width."""
+    return '<div class="row">' + "\n".join(f"<div>{piece}</div>" for piece in pieces) + "</div>"
+
+
+def warning_list(warnings: Sequence[str]) -> str:
+    """Return a list of warnings, or the words that there are none."""
+    if not warnings:
+        return paragraph("None.")
+    return '<ul class="warnings">' + "".join(f"<li>{escape(line)}</li>" for line in warnings) + "</ul>"
+
+
+def swatches(entries: Sequence[tuple[str, str]]) -> str:
+    """Return a legend: names with their colours "#rrggbb"."""
+    spans = [f'<span class="swatch" style="background:{escape(c)}"></span>{escape(name)}' for name, c in entries]
+    return "<p>" + " &emsp; ".join(spans) + "</p>"

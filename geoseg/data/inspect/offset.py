@@ -58,14 +58,15 @@ def label_offset(patches: Sequence[tuple[NDArray[Any], NDArray[np.bool_], NDArra
     """
     surface, edges = np.zeros((2 * REACH + 1, 2 * REACH + 1)), 0
     for image, valid, label in patches:
-        borders = _label_edges(label)
+        borders = label_edges(label)
         if borders.any() and valid.any():
             edges += int(borders.sum())
             surface += _correlation(_gradient(image, valid), borders.astype(np.float64))
     return _peak(surface) if edges >= _LEAST_EDGES and surface.any() else None
 
 
-def _label_edges(label: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def label_edges(label: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which pixels differ from the one below or to the right."""
     edges = np.zeros(label.shape, bool)
     edges[:-1] |= label[:-1] != label[1:]
     edges[:, :-1] |= label[:, :-1] != label[:, 1:]

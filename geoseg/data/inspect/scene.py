@@ -8,20 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import shapely
 
 from geoseg.data.inspect.expect import SampleCount
-from geoseg.data.inspect.offset import REACH, Offset, label_offset
+from geoseg.data.inspect.offset import REACH, Offset, label_edges, label_offset
 from geoseg.data.inspect.pixels import SIDE, PixelFacts, inspect_pixels, scaled_differently
 from geoseg.data.inspect.polygons import PolygonFacts, inspect_polygons
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import Scene
-from geoseg.data.survey import Findings, SceneFindings, conclude, look, scene_labels
+from geoseg.data.survey import Findings, SceneFindings, conclude, look, scene_ground
 from geoseg.errors import GeosegError
 from geoseg.geo.grid import Window
+from geoseg.geo.ground import Ground
 from geoseg.geo.raster import RasterInfo, open_raster
-from geoseg.geo.vector import LabelSet, burn
-from geoseg.geo.vector.burning import in_pixels
+from geoseg.geo.vector import LabelSet
 
 _PATCH = 768  # side, pixels, of a part of the scene in which edges are compared
 _PATCHES = 3
@@ -146,36 +145,37 @@ def _inspect_labels(
 ) -> dict[str, Any]:
     """Return the fields of the report that come from the labels; what is wrong with them the survey has said."""
     try:
-        labels = scene_labels(scene, info, options.survey, key)
-        if not isinstance(labels, LabelSet) or not len(labels):
-            return {}
-        polygons = inspect_polygons(str(scene.labels), labels, info)
-        return {"polygons": polygons, "offset": _offset(info, bands, labels)}
+        ground = scene_ground(scene, info, options.survey, key)
+        found: dict[str, Any] = {"offset": _offset(info, bands, ground)}
+        if isinstance(ground.labels, LabelSet) and len(ground.labels):
+            found["polygons"] = inspect_polygons(str(scene.labels), ground.labels, info)
+        return found
     except GeosegError:
         return {}
 
 
-def _offset(info: RasterInfo, bands: Sequence[int], labels: LabelSet) -> Offset | None:
-    """Return the offset of labels, found in the parts of the scene where most of their vertices lie."""
+def _offset(info: RasterInfo, bands: Sequence[int], ground: Ground) -> Offset | None:
+    """Return the offset of labels, found in the parts of the scene where most of their edges lie."""
     patches = []
     with open_raster(info.path, list(bands)[:4], reading=info.reading) as raster:
-        for window in _busiest(labels, info):
+        for window in _busiest(ground, info):
             image, valid = raster.read(window)
-            patches.append((image, valid, burn(labels, info.transform, window, 0)))
+            patches.append((image, valid, ground.read(window, info)))
     return label_offset(patches)
 
 
-def _busiest(labels: LabelSet, info: RasterInfo) -> list[Window]:
+def _busiest(ground: Ground, info: RasterInfo) -> list[Window]:
+    """Return the parts of a scene that hold most edges of labels."""
     height, width = min(_PATCH, info.height), min(_PATCH, info.width)
     if min(height, width) <= 2 * REACH:
         return []
-    vertices = shapely.get_coordinates(in_pixels(labels, info.transform).geometries)
-    cells = np.floor(vertices / [width, height]).astype(np.int64)
-    inside = (cells >= 0).all(axis=1) & (vertices[:, 0] < info.width) & (vertices[:, 1] < info.height)
-    places, counts = np.unique(cells[inside], axis=0, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_PATCHES]
+    factor = max(1.0, max(info.height, info.width) / SIDE)
+    shape = max(1, round(info.height / factor)), max(1, round(info.width / factor))
+    rows, cols = np.nonzero(label_edges(ground.thinned(info, shape)))
+    cells = np.column_stack([rows * info.height // shape[0] // height, cols * info.width // shape[1] // width])
+    places, counts = np.unique(cells, axis=0, return_counts=True)
     windows = []
-    for col, row in places[order].tolist():
+    for row, col in places[np.argsort(-counts, kind="stable")[:_PATCHES]].tolist():
         top, left = min(row * height, info.height - height), min(col * width, info.width - width)
         windows.append(Window(top, left, height, width))
     return list(dict.fromkeys(windows))
