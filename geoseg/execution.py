@@ -1,4 +1,4 @@
-"""Run independent tasks on local processes, through the interface of `concurrent.futures`.
+"""Run independent tasks on local processes or a Dask cluster, through the interface of `concurrent.futures`.
 
 Knows nothing of what the tasks do: a function that can be pickled, and its arguments one by one.
 """
@@ -11,8 +11,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -96,6 +97,93 @@ class LocalProcesses(ProcessPoolExecutor):
                 process.join()
 
 
+class MissingPackageError(ImportError):
+    """`distributed`, which a Dask cluster needs, is not installed."""
+
+
+@contextmanager
+def dask_executor(scheduler: str | None = None, workers: int | None = None) -> Iterator[Executor]:
+    """Yield an executor on a Dask cluster.
+
+    Args:
+        scheduler: Address of a running cluster's scheduler, tcp://host:port. Its workers must see the same files under
+            the same names.
+        workers: Instead, start a cluster of so many processes on this machine.
+
+    Raises:
+        MissingPackageError: `distributed` is not installed.
+        OSError: There is no scheduler at that address.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise MissingPackageError("distributed") from error
+    if scheduler is None:
+        with (
+            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield _DaskExecutor(client)
+    else:
+        with Client(scheduler, timeout=30) as client:
+            yield _DaskExecutor(client)
+
+
+class _DaskExecutor(Executor):
+    """`distributed`'s own executor, with the number of its workers."""
+
+    def __init__(self, client: Any) -> None:
+        # Two calls of the same task are not one: it may have failed meanwhile.
+        self._inner = client.get_executor(pure=False)
+        self.workers = max(1, sum(client.nthreads().values()))
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = self._inner.submit(fn, *args, **kwargs)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._inner.shutdown(wait=wait)
+
+
+def share_of_work(text: str | None, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """Return (i, n), i from 1: which of n shares of the work is ours.
+
+    Args:
+        text: "i/n" as the user wrote it; None takes what a batch array says: AWS Batch's AWS_BATCH_JOB_ARRAY_INDEX
+            (from 0) and AWS_BATCH_JOB_ARRAY_SIZE, SLURM's SLURM_ARRAY_TASK_ID (from SLURM_ARRAY_TASK_MIN) and
+            SLURM_ARRAY_TASK_COUNT; without those, all of the work: (1, 1).
+        environment: Variables; None: those of the process.
+
+    Raises:
+        ValueError: The text or the variables do not say a share.
+    """
+    if text is not None:
+        first, slash, second = text.partition("/")
+        if not slash or not first.strip().isdigit() or not second.strip().isdigit():
+            raise ValueError(f"{text!r} is not of the form i/n")
+        return _checked_share(int(first), int(second), text)
+    variables = os.environ if environment is None else environment
+    for index, size, base in (
+        ("AWS_BATCH_JOB_ARRAY_INDEX", "AWS_BATCH_JOB_ARRAY_SIZE", "0"),
+        ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", variables.get("SLURM_ARRAY_TASK_MIN", "0")),
+    ):
+        if index in variables:
+            if size not in variables:
+                raise ValueError(f"{index} is set but {size} is not")
+            try:
+                place, count = int(variables[index]) - int(base) + 1, int(variables[size])
+            except ValueError:
+                raise ValueError(f"{index} and {size} are not whole numbers") from None
+            return _checked_share(place, count, f"{index}={variables[index]}, {size}={variables[size]}")
+    return 1, 1
+
+
+def _checked_share(place: int, count: int, text: str) -> tuple[int, int]:
+    if not 1 <= place <= count:
+        raise ValueError(f"{text} is none of the shares 1 to {count}")
+    return place, count
+
+
 def map_tasks(
     executor: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], in_flight: int | None = None
 ) -> Iterator[tuple[Task, Result | Exception]]:
@@ -129,7 +217,8 @@ def map_tasks(
 def _default_in_flight(executor: Executor) -> int:
     if isinstance(executor, InlineExecutor):
         return 1
-    return 2 * executor.workers if isinstance(executor, LocalProcesses) else _IN_FLIGHT_UNKNOWN
+    workers = getattr(executor, "workers", None)
+    return 2 * workers if workers else _IN_FLIGHT_UNKNOWN
 
 
 def _submit(executor: Executor, function: Callable[[Task], Result], task: Task) -> Future[Result]:

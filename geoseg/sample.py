@@ -8,22 +8,41 @@ that was there before stays as it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from geoseg.cli import Invocation, Log, progress, run_command
 from geoseg.config import Config
-from geoseg.data.building import build_store, count_blocks, existing_store, fingerprint
+from geoseg.data.building import Build, build_store, count_blocks
+from geoseg.data.disk import bytes_needed, check_room
+from geoseg.data.editing import Update, find_scene, plan_update, remove_scenes
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import read_scenes
-from geoseg.data.store import SPLITS, Store, StoreInfo
+from geoseg.data.store import SPLITS, Store, StoreInfo, open_store
 from geoseg.data.survey import Survey, survey
-from geoseg.execution import local_executor, map_tasks, resolve_workers
+from geoseg.data.verify import verify_store
+from geoseg.errors import ConfigError, DataError, problem
+from geoseg.execution import (
+    MissingPackageError,
+    dask_executor,
+    local_executor,
+    map_tasks,
+    resolve_workers,
+    share_of_work,
+)
 from geoseg.settings import sample_options
 
 # A process costs about two seconds to start; this many blocks pay for it.
 _BLOCKS_PER_PROCESS = 4
+_LEFT_OUT = {
+    "background": "left out: background alone",
+    "unknown": "left out: nothing known",
+    "invalid": "left out: too little valid",
+    "unannotated": "left out: too little annotated",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,56 +51,153 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace a sample store made with other settings")
+    parser.add_argument("--overwrite", action="store_true", help="replace a sample store that differs")
+    parser.add_argument("--append", action="store_true", help="add to the store: scenes that are not listed stay")
+    parser.add_argument("--replace", action="append", metavar="SCENE", help="make this scene again; with --append")
+    parser.add_argument("--remove", action="append", metavar="SCENE", help="take this scene out of the store; no more")
+    parser.add_argument("--verify", action="store_true", help="check a finished store, byte by byte; no more")
+    parser.add_argument(
+        "--shard", metavar="i/n", help="make the i-th of n shares; batch arrays are known by themselves"
+    )
+    parser.add_argument("--scheduler", metavar="tcp://HOST:PORT", help="work on this Dask cluster")
+    parser.add_argument(
+        "--dask-local", type=int, metavar="N", help="work on a Dask cluster of N processes started here"
+    )
 
 
 def _sample(call: Invocation) -> None:
-    config, log = call.config, call.log
-    options = sample_options(config)
-    scenes = read_scenes(config.sample.prep_csv_file)
-    with progress(len(scenes), "looking at scenes", "scenes") as bar:
-        found = survey(scenes, options.survey, bar.update)
-    for warning in found.warnings:
-        log.warn(warning)
+    config, log, chosen = call.config, call.log, call.options
     final = Path(config.global_.data_path) / "samples"
-    overwrite = config.sample.overwrite or call.options.overwrite
-    store = existing_store(final, fingerprint(found, options), overwrite)
-    if store is not None:
-        log.info(f"already done: {final} holds these samples")
+    _refuse_mixtures(chosen)
+    if chosen.verify:
+        _verify(final, log)
+        return
+    options = sample_options(config)
+    if chosen.remove:
+        store = remove_scenes(final, chosen.remove, options, Build(on_warning=log.warn))
+        log.info(f"removed {', '.join(chosen.remove)}")
     else:
-        store = _build(config, found, options, final)
+        made = _make(call, options, final)
+        if made is None:
+            log.info("this share is done; the share that finds all others done finishes the store")
+            return
+        store = made
     _warn_of_empty(store, log)
     for line in summary(store):
         log.info(line)
 
 
-def _build(config: Config, found: Survey, options: SampleOptions, final: Path) -> Store:
-    blocks = count_blocks(found, options)
-    workers = min(resolve_workers(config.sample.workers), max(1, blocks // _BLOCKS_PER_PROCESS))
-    with progress(blocks, "sampling", "blocks") as bar, local_executor(workers) as executor:
-        return build_store(found, options, final, partial(map_tasks, executor), bar.update)
+def _refuse_mixtures(chosen: argparse.Namespace) -> None:
+    alone = [f"--{name}" for name in ("verify", "remove") if getattr(chosen, name)]
+    others = [f"--{name}" for name in ("overwrite", "append", "replace") if getattr(chosen, name)]
+    if len(alone) > 1 or (alone and others):
+        raise ConfigError(problem("command line", " and ".join(alone + others), "one of them", "call it twice"))
+    if chosen.scheduler and chosen.dask_local:
+        found = "--scheduler and --dask-local"
+        raise ConfigError(problem("command line", found, "one of them", "leave one out"))
+
+
+def _verify(final: Path, log: Log) -> None:
+    store = open_store(final)
+    with progress(len(store.info.scenes), "verifying", "scenes") as bar:
+        problems = verify_store(store, bar.update)
+    if problems:
+        raise DataError(problems)
+    log.info(f"all well: {len(store.index)} samples of {len(store.info.scenes)} scenes in {store.folder}")
+
+
+def _make(call: Invocation, options: SampleOptions, final: Path) -> Store | None:
+    """Look at the scenes and make what is not there; None if this was a share and others are missing."""
+    config, log, chosen = call.config, call.log, call.options
+    scenes = read_scenes(config.sample.prep_csv_file)
+    with progress(len(scenes), "looking at scenes", "scenes") as bar:
+        found = survey(scenes, options.survey, bar.update)
+    for warning in found.warnings:
+        log.warn(warning)
+    update = plan_update(
+        final,
+        found,
+        options,
+        overwrite=config.sample.overwrite or chosen.overwrite,
+        append=chosen.append,
+        replace=_named(chosen.replace or (), found),
+    )
+    if update.done is not None:
+        log.info(f"already done: {final} holds these samples")
+        return update.done
+    if update.news:
+        log.info(f"{final}: {update.news}")
+    return _build(call, found, options, final, update)
+
+
+def _named(names: Sequence[str], found: Survey) -> list[str]:
+    listed: dict[str, dict[str, object]] = {f.scene.scene_id: {"image": f.scene.image} for f in found.facts}
+    return [find_scene(Path("list of scenes"), listed, name) for name in names]
+
+
+def _build(call: Invocation, found: Survey, options: SampleOptions, final: Path, update: Update) -> Store | None:
+    log = call.log
+    kept = update.kept.records if update.kept else {}
+    new = Survey(tuple(f for f in found.facts if f.scene.scene_id not in kept), found.warnings)
+    check_room(final, bytes_needed(new.facts, options))
+    blocks = count_blocks(new, options)
+    try:
+        share = share_of_work(call.options.shard)
+    except ValueError as error:
+        raise ConfigError(problem("--shard", str(error), "i/n, such as 3/10", "correct it")) from error
+    if share != (1, 1):
+        log.info(f"share {share[0]} of {share[1]}")
+    with progress(blocks, "sampling", "blocks") as bar, _executor(call.config, call.options, blocks) as executor:
+        how = Build(partial(map_tasks, executor), bar.update, on_warning=log.warn, share=share)
+        return build_store(found, options, final, how, update.kept)
+
+
+@contextmanager
+def _executor(config: Config, chosen: argparse.Namespace, blocks: int) -> Iterator[Executor]:
+    if chosen.scheduler is None and chosen.dask_local is None:
+        workers = min(resolve_workers(config.sample.workers), max(1, blocks // _BLOCKS_PER_PROCESS))
+        with local_executor(workers) as executor:
+            yield executor
+        return
+    where = "--scheduler" if chosen.scheduler else "--dask-local"
+    cluster = dask_executor(chosen.scheduler, chosen.dask_local)
+    try:
+        executor = cluster.__enter__()
+    except MissingPackageError as error:
+        remedy = 'pip install "geoseg[dask]"'
+        raise ConfigError(problem(where, "no package distributed", "Dask", remedy)) from error
+    except (OSError, ValueError) as error:
+        remedy = "check the address, and that the scheduler runs"
+        raise ConfigError(problem(where, f"no cluster ({error})", "tcp://host:port", remedy)) from error
+    try:
+        yield executor
+    finally:
+        cluster.__exit__(None, None, None)
 
 
 def _warn_of_empty(store: Store, log: Log) -> None:
     for scene in store.info.scenes:
         if not scene["samples"]:
-            dropped = scene["dropped"]
+            dropped = {reason: sum(split[reason] for split in scene["dropped"].values()) for reason in _LEFT_OUT}
             log.warn(
                 f"{scene['image']}: no samples; {dropped['background']} windows hold background alone, "
                 f"{dropped['unknown']} no known pixel"
+                + (f", {little} too little" if (little := dropped["invalid"] + dropped["unannotated"]) else "")
             )
     if any(s["split"] == "val" for s in store.info.scenes) and not store.info.samples["val"]:
         log.warn("the val scenes gave no samples: training needs some to choose the best epoch")
 
 
 def summary(store: Store) -> list[str]:
-    """Return the lines that end the command: samples, windows left out, and pixels per split and class."""
+    """Return the lines that end the command: samples, windows left out, pixels per split and class, distances."""
     info = store.info
-    splits = [split for split in SPLITS if any(s["split"] == split for s in info.scenes)]
-    rows = [["", *splits], ["scenes", *(str(sum(s["split"] == split for s in info.scenes)) for split in splits)]]
+    splits = [s for s in SPLITS if info.samples[s] or any(scene["split"] == s for scene in info.scenes)]
+    rows = [["", *splits], ["scenes", *(str(_scenes(info, split)) for split in splits)]]
     rows.append(["samples", *(str(info.samples[split]) for split in splits)])
-    for reason, text in (("background", "left out: background alone"), ("unknown", "left out: nothing known")):
-        rows.append([text, *(str(info.dropped[split][reason]) for split in splits)])
+    for reason, text in _LEFT_OUT.items():
+        counts = [info.dropped[split].get(reason, 0) for split in splits]
+        if any(counts) or reason in ("background", "unknown"):
+            rows.append([text, *map(str, counts)])
     for entry in info.classes:
         name = f"{entry['id']} {entry['name']}"
         rows.append([name, *(_pixels(info, split, int(entry["id"])) for split in splits)])
@@ -92,7 +208,24 @@ def summary(store: Store) -> list[str]:
     ]
     bands = f"{len(info.bands)} bands of {info.dtype}"
     where = f"samples of {info.samples_size} x {info.samples_size} pixels, {bands}: {store.folder}"
-    return [*lines, where, f"to look at: {store.folder / 'preview.png'}"]
+    return [*lines, *_apart(info), where, f"to look at: {store.folder / 'preview.png'}"]
+
+
+def _scenes(info: StoreInfo, split: str) -> int:
+    return sum(s["samples_by_split"][split] > 0 or s["split"] == split for s in info.scenes)
+
+
+def _apart(info: StoreInfo) -> list[str]:
+    """Return how far the splits are apart on the ground."""
+    lines = []
+    for unit in ("m", "px"):
+        found = info.splitting.get(f"distance_{unit}") or {}
+        if found:
+            shown = ", ".join(f"{pair} {distance:,.1f} {unit}" for pair, distance in found.items())
+            lines.append(f"smallest distance between splits: {shown}")
+    if info.splitting.get("apart"):
+        lines.append(f"left out to keep the splits apart: {info.splitting['apart']} windows")
+    return lines
 
 
 def _pixels(info: StoreInfo, split: str, index: int) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from geoseg.config import Config
+from geoseg.config.checks import overlap_pixels
 from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.sampling import SampleOptions
+from geoseg.data.splits import SPLITS, Length, SplitOptions
 from geoseg.data.survey import SurveyOptions
+from geoseg.data.windows import WindowOptions
 from geoseg.errors import ConfigError, problem
 from geoseg.geo.raster import Reading
 from geoseg.geo.vector import LabelRules
@@ -19,6 +24,8 @@ def sample_options(config: Config) -> SampleOptions:
     """
     shared, sample = config.global_, config.sample
     stride = sample.samples_dist or shared.samples_size
+    if sample.overlap is not None:
+        stride = shared.samples_size - overlap_pixels(sample.overlap, shared.samples_size)
     if stride > shared.samples_size:
         expected = f"at most global.samples_size ({shared.samples_size})"
         raise ConfigError(problem("sample.samples_dist", str(stride), expected, "lower it: pixels would be left out"))
@@ -37,7 +44,45 @@ def sample_options(config: Config) -> SampleOptions:
         size=shared.samples_size,
         stride=stride,
         remove_background=sample.remove_background,
+        min_annotated=sample.min_annotated_percent,
+        min_valid=sample.min_valid_percent,
+        windows=_window_options(config),
+        splits=_split_options(config),
     )
+
+
+def _window_options(config: Config) -> WindowOptions:
+    sample = config.sample
+    options = WindowOptions(sample.windows, sample.window_count, sample.jitter)
+    # Only what has a part in the result may change the store's fingerprint.
+    return options if options.plain else replace(options, seed=_seed(config))
+
+
+def _split_options(config: Config) -> SplitOptions:
+    sample = config.sample
+    if isinstance(sample.split, str):
+        return SplitOptions(shared_ground=sample.shared_ground)
+    chosen = sample.split
+    return SplitOptions(
+        method=chosen.method,
+        size=_length(chosen.size),
+        buffer=None if chosen.buffer == "auto" else _length(chosen.buffer),
+        fractions=tuple(sorted(chosen.fractions.items(), key=lambda item: SPLITS.index(item[0]))),
+        file=chosen.file,
+        attribute=chosen.attribute,
+        shared_ground=sample.shared_ground,
+        seed=_seed(config) if chosen.method in ("blocks", "random") else 0,
+    )
+
+
+def _length(text: str) -> Length:
+    number, unit = text.split()
+    return Length(float(number), unit)
+
+
+def _seed(config: Config) -> int:
+    """Return the seed; without one 0, so that the same call finds the same store again."""
+    return config.global_.seed or 0
 
 
 def image_reading(config: Config) -> Reading:

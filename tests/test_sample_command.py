@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_polygons, make_raster, pixel_box, shared_data
+from affine import Affine
+from conftest import TRANSFORM, make_polygons, make_raster, pixel_box, shared_data
 
 from geoseg.data.store import open_store
 from geoseg.sample import main
@@ -17,9 +18,11 @@ from geoseg.sample import main
 def _write_project(folder: Path, **global_keys: object) -> Path:
     """Write three scenes, their list and a config; return the config's path."""
     rng = np.random.default_rng(4)
-    for name in ("south", "west", "north"):
-        make_raster(folder / f"{name}.tif", rng.integers(1, 250, (3, 70, 90)).astype(np.uint8), nodata=0)
-        boxes = [pixel_box(4, 5, 20, 30), pixel_box(30, 40, 20, 20), pixel_box(0, 70, 8, 8)]
+    for number, name in enumerate(("south", "west", "north")):
+        place = TRANSFORM * Affine.translation(0, 100 * number)
+        values = rng.integers(1, 250, (3, 70, 90)).astype(np.uint8)
+        make_raster(folder / f"{name}.tif", values, nodata=0, transform=place)
+        boxes = [pixel_box(4, 5, 20, 30, place), pixel_box(30, 40, 20, 20, place), pixel_box(0, 70, 8, 8, place)]
         make_polygons(folder / f"{name}.gpkg", boxes, {"kind": ["roof", "road", None]})
     rows = ["image;labels;attribute;split", "south.tif;south.gpkg;kind;trn", "west.tif;west.gpkg;kind;val"]
     (folder / "prep.csv").write_text("\n".join([*rows, "north.tif;north.gpkg;kind;tst"]))
@@ -141,7 +144,8 @@ def test_samples_further_apart_than_wide(config: Path, capsys: pytest.CaptureFix
 
 
 def test_scenes_without_samples_are_warned_of(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_raster(config.parent / "west.tif", np.zeros((3, 70, 90), np.uint8), nodata=0)
+    place = TRANSFORM * Affine.translation(0, 100)
+    make_raster(config.parent / "west.tif", np.zeros((3, 70, 90), np.uint8), nodata=0, transform=place)
 
     assert main([str(config)]) == 0
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from geoseg.config import ClassEntry, Config
+from geoseg.config import ClassEntry, Config, SplitEntry
 from geoseg.config.rules import Rule
 from geoseg.models.options import MODEL_OPTIONS
 
@@ -69,6 +69,8 @@ def make_page() -> str:
         section = typing.cast(type[BaseModel], field.annotation)
         if name != "models":
             parts += _section(field.alias or name, section)
+        if name == "sample":
+            parts += _section("sample.split", SplitEntry, "The section `sample.split`; a bare method is short for it.")
         if name == "global_":
             parts += _section(
                 "global.classes", ClassEntry, "An entry of `global.classes`; a bare name is short for it."
@@ -103,7 +105,7 @@ def _default(field: FieldInfo) -> str:
         return f"*{extra['shown']}*"
     value = field.default
     plain = list(value) if isinstance(value, tuple) else value
-    return f"`{yaml.safe_dump(plain, default_flow_style=True).removesuffix('...' + chr(10)).strip()}`"
+    return f"`{yaml.safe_dump(plain, default_flow_style=True, sort_keys=False).removesuffix('...' + chr(10)).strip()}`"
 
 
 def _accepts(field: FieldInfo) -> str:

@@ -12,6 +12,7 @@ from geoseg.config.schema import (
     GlobalSection,
     ModelsSection,
     SampleSection,
+    SplitEntry,
     TrainingSection,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "GlobalSection",
     "ModelsSection",
     "SampleSection",
+    "SplitEntry",
     "TrainingSection",
     "load_config",
 ]

@@ -20,6 +20,7 @@ _UNKNOWN: KeyPath = ("sample", "ignore_values")
 def find_conflicts(config: Config) -> Iterator[Trouble]:
     """Yield the conflicts of a config whose keys are right one by one."""
     yield from _class_conflicts(config)
+    yield from _window_conflicts(config)
     shared = config.global_
     if shared.ignore_value < shared.num_classes:
         last = shared.num_classes - 1
@@ -59,3 +60,26 @@ def _held(value: int | str | tuple[int | str, ...] | None) -> tuple[int | str, .
     if value is None:
         return ()
     return value if isinstance(value, tuple) else (value,)
+
+
+def _window_conflicts(config: Config) -> Iterator[Trouble]:
+    sample, size = config.sample, config.global_.samples_size
+    distance: KeyPath = ("sample", "samples_dist")
+    overlap: KeyPath = ("sample", "overlap")
+    if sample.overlap is not None and sample.samples_dist is not None:
+        step = size - overlap_pixels(sample.overlap, size)
+        if step != sample.samples_dist:
+            found = f"{sample.overlap}, a distance of {step}, and samples_dist {sample.samples_dist}"
+            yield Trouble(overlap, found, "one of the two", "leave one out", (overlap, distance))
+    elif sample.overlap is not None and overlap_pixels(sample.overlap, size) >= size:
+        expected = f"less than global.samples_size ({size})"
+        yield Trouble(overlap, str(sample.overlap), expected, "lower it", (overlap, ("global", "samples_size")))
+    split: KeyPath = ("sample", "split")
+    if not isinstance(sample.split, str) and (sample.split.method == "polygons") != (sample.split.file is not None):
+        found = "no file" if sample.split.file is None else f"a file for method {sample.split.method}"
+        yield Trouble(split, found, "a file for method polygons, and for it alone", "add or remove `file`", (split,))
+
+
+def overlap_pixels(overlap: int | float, size: int) -> int:
+    """Return an overlap in pixels; a share of a sample's side is rounded to the nearest pixel."""
+    return round(overlap * size) if 0 < overlap < 1 else int(overlap)

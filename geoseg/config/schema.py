@@ -19,6 +19,7 @@ from geoseg.config.lists import (
     weight_list,
 )
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
+from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.models.options import (
     MODEL_OPTIONS,
     CheckpointedUNetOptions,
@@ -93,6 +94,32 @@ class GlobalSection(Section):
     )
 
 
+class SplitEntry(Section):
+    """How samples are dealt out to training, validation and test, if not by the rows of the CSV."""
+
+    method: Annotated[str, choice(*SPLIT_METHODS)] = Field(
+        description="csv: the row of the scene; blocks: pieces of ground, each split with its share of every class; "
+        "polygons: as a file says; random: window by window, refused where windows overlap."
+    )
+    size: Annotated[str, length()] = key(
+        "1024 px", "For blocks: side of a block, in metres or pixels; scenes are cut evenly into blocks near that size."
+    )
+    buffer: Annotated[str, length(("auto",))] = key(
+        "auto",
+        "For blocks: gap between blocks of different splits, in metres or pixels; auto is a quarter of "
+        "`global.samples_size`.",
+    )
+    fractions: Annotated[dict[str, float], fraction_map()] = key(
+        {"trn": 0.7, "val": 0.15, "tst": 0.15}, "For blocks and random: the share of each split."
+    )
+    file: Annotated[Path | None, local_path("a vector file", optional=True)] = key(
+        None, "For polygons: the file; samples wholly inside the polygons of one split belong to it."
+    )
+    attribute: Annotated[str, text("the name of an attribute")] = key(
+        "split", "For polygons: the attribute that holds trn, val or tst."
+    )
+
+
 class SampleSection(Section):
     """`python -m geoseg.sample`: rasters and polygons to a sample store."""
 
@@ -110,7 +137,35 @@ class SampleSection(Section):
     mask_input_image: Annotated[bool, switch()] = key(
         False, "Take pixels outside every polygon as unknown instead of background."
     )
-    split: Annotated[str, choice("csv")] = key("csv", "Where the split of a scene comes from: csv, its row in the CSV.")
+    overlap: Annotated[int | float | None, overlap_rule()] = key(
+        None,
+        "By how much neighbouring samples overlap, in pixels or as a share of their side; in place of `samples_dist`.",
+        "`global.samples_size` - `samples_dist`",
+    )
+    windows: Annotated[str, choice("grid", "random", "classes", "objects")] = key(
+        "grid",
+        "Where training samples lie: grid; random; classes (equally many around pixels of each class, so rare ones are "
+        "seen more often); objects (along whatever is not background). Other splits always take the grid.",
+    )
+    window_count: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "For random, classes and objects: windows per training scene.", "as many as the grid has; objects: all"
+    )
+    jitter: Annotated[int, whole(0)] = key(
+        0, "Move the grid's training samples at random by up to so many pixels; ground may then be left out."
+    )
+    min_annotated_percent: Annotated[float, number(0, high=100)] = key(
+        0.0, "Drop samples of whose valid pixels fewer than so many per cent hold a class other than background."
+    )
+    min_valid_percent: Annotated[float, number(0, high=100)] = key(
+        0.0, "Drop samples of whose pixels fewer than so many per cent are valid."
+    )
+    split: Annotated[Literal["csv"] | SplitEntry, split_rule()] = key(
+        "csv", "Where the split of a sample comes from: csv (the row of its scene), or a section, see below."
+    )
+    shared_ground: Annotated[str, choice("warn", "error", "drop")] = key(
+        "warn",
+        "Samples of scenes of different splits that lie on common ground: warn, error, or drop (those of training).",
+    )
     workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
         "auto", "Processes that cut samples; auto is one per usable CPU."
     )
@@ -120,7 +175,7 @@ class SampleSection(Section):
     unmapped: Annotated[str, choice("error", "ignore", "background")] = key(
         "error", "Attribute values that belong to no class: error, ignore (unknown) or background."
     )
-    overwrite: Annotated[bool, switch()] = key(False, "Replace a sample store made with other settings.")
+    overwrite: Annotated[bool, switch()] = key(False, "Replace a sample store that differs from the one wanted.")
     assume_crs: Annotated[bool, switch()] = key(False, "Take labels without a CRS to be in that of their image.")
     dtype: Annotated[str | None, choice(*_DTYPES, optional=True)] = key(
         None,

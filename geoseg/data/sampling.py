@@ -11,26 +11,33 @@ import contextlib
 import json
 import math
 import shutil
+import threading
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.data.splits import SPLITS, SplitOptions
 from geoseg.data.statistics import band_moments, subsample
-from geoseg.data.survey import SceneFacts, SurveyOptions, scene_labels
+from geoseg.data.survey import SceneFacts, SurveyOptions, scene_ground
+from geoseg.data.windows import WindowOptions, blocks_of
 from geoseg.geo.grid import Block, Window, sample_blocks
 from geoseg.geo.raster import open_raster
-from geoseg.geo.vector import burn
 
 BLOCK_SIDE = 2048
 SHARD_ARRAYS = ("images", "labels", "valid")
 _BLOCK_BYTES = 48 * 2**20  # of image values; with its copies and labels a block stays near 150 MB
-_COUNTED = 2**22  # pixels; OpenCV counts in float32, which is exact to 2**24
+_COUNTED = 2**16  # pixels that stay in a core's cache
+_COMPARED = 24  # classes; more are counted faster all at once
+# Why a window is no sample: no known pixel, background alone, too little of it valid, too little of it annotated.
+REASONS = ("unknown", "background", "invalid", "unannotated")
+# Columns of a sample's row; the pixels per class follow. Checksums are CRC-32 of the stored bytes.
+ROW, COL, SPLIT, VALID, CRC_IMAGE, CRC_LABEL, CRC_VALID, COUNTS = range(8)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class SampleOptions:
         size: Side of a sample, pixels.
         stride: Step between samples, pixels, at most `size`.
         remove_background: Leave out samples whose known pixels are all background.
+        min_annotated: Least share of a sample's valid pixels that are annotated, per cent.
+        min_valid: Least share of a sample's pixels that are valid, per cent.
+        windows: How the windows of training samples are placed.
+        splits: Where the split of a sample comes from.
     """
 
     survey: SurveyOptions
@@ -50,6 +61,15 @@ class SampleOptions:
     size: int = 256
     stride: int = 256
     remove_background: bool = True
+    min_annotated: float = 0.0
+    min_valid: float = 0.0
+    windows: WindowOptions = field(default_factory=WindowOptions)
+    splits: SplitOptions = field(default_factory=SplitOptions)
+
+    @property
+    def plain(self) -> bool:
+        """Whether scenes are cut by the unmoved grid and each belongs to one split."""
+        return self.windows.plain and self.splits.method == "csv" and self.splits.shared_ground != "drop"
 
     @property
     def num_classes(self) -> int:
@@ -82,6 +102,8 @@ class BlockTask:
         owned: The pixels of the block that no block before it holds; they partition the scene.
         step: Grid of the percentiles' subsample, pixels; 0 for a scene that has no part in the statistics.
         part: The folder to make.
+        splits: Split of each of the block's windows, as its place in SPLITS.
+        training: Windows whose pixels enter the statistics; None: all that the block owns.
     """
 
     facts: SceneFacts
@@ -90,9 +112,30 @@ class BlockTask:
     owned: Window
     step: int
     part: Path
+    splits: tuple[int, ...]
+    training: tuple[Window, ...] | None = None
 
 
-def plan_scene(facts: SceneFacts, options: SampleOptions, step: int, folder: Path) -> list[BlockTask]:
+@dataclass(frozen=True)
+class ScenePlan:
+    """What was decided about a scene before any of its pixels is read.
+
+    Attributes:
+        windows: Its windows and their splits.
+        training: Disjoint or overlapping windows that cover the ground of its training samples; None: all of it.
+        ground: Regions (row, col, height, width, split) of its splits; empty where each window was judged alone.
+        apart: Windows that were left out since they lie on the ground of two splits or none.
+    """
+
+    windows: Mapping[Window, str]
+    training: tuple[Window, ...] | None = None
+    ground: tuple[tuple[int, int, int, int, str], ...] = ()
+    apart: int = 0
+
+
+def plan_scene(
+    facts: SceneFacts, options: SampleOptions, step: int, folder: Path, plan: ScenePlan | None = None
+) -> list[BlockTask]:
     """Return the tasks of a scene, in canonical order.
 
     Args:
@@ -100,14 +143,24 @@ def plan_scene(facts: SceneFacts, options: SampleOptions, step: int, folder: Pat
         options: How to cut it.
         step: See `BlockTask`.
         folder: Where the scene's parts go.
+        plan: Its windows; None: the plain grid, all in the scene's split.
     """
     info = facts.info
     side = block_side(len(facts.bands), np.dtype(info.dtype).itemsize)
-    blocks = sample_blocks(info.height, info.width, options.size, options.stride, side)
-    return [
-        BlockTask(facts, options, block, owned, step, folder / f"{number:06d}")
-        for number, (block, owned) in enumerate(zip(blocks, owned_windows(blocks), strict=True))
-    ]
+    if plan is None:
+        blocks = sample_blocks(info.height, info.width, options.size, options.stride, side)
+        pairs = list(zip(blocks, owned_windows(blocks), strict=True))
+    else:
+        pairs = blocks_of(list(plan.windows), info.height, info.width, options.size, side)
+    tasks = []
+    for number, (block, owned) in enumerate(pairs):
+        names = [plan.windows[window] if plan else facts.scene.split for window in block.windows]
+        splits = tuple(SPLITS.index(name) for name in names)
+        near = None
+        if plan is not None and plan.training is not None:
+            near = tuple(window for window in plan.training if window.intersection(owned))
+        tasks.append(BlockTask(facts, options, block, owned, step, folder / f"{number:06d}", splits, near))
+    return tasks
 
 
 def block_side(bands: int, itemsize: int) -> int:
@@ -156,11 +209,12 @@ def run_block(task: BlockTask) -> Path:
 
 @dataclass(frozen=True)
 class BlockPixels:
-    """Image (bands, h, w), valid (h, w) and label (h, w) of a block's window."""
+    """Image (bands, h, w), valid (h, w), label (h, w) and area of interest (h, w; None: all) of a block's window."""
 
     image: NDArray[Any]
     valid: NDArray[np.bool_]
     label: NDArray[np.uint8]
+    area: NDArray[np.bool_] | None = None
 
 
 def read_block(task: BlockTask) -> BlockPixels:
@@ -170,39 +224,60 @@ def read_block(task: BlockTask) -> BlockPixels:
         DataError: The image or the labels cannot be read.
     """
     scene, window = task.facts.scene, task.block.window
-    with open_raster(scene.image, task.facts.bands) as raster:
+    with open_raster(scene.image, task.facts.bands, reading=task.facts.info.reading) as raster:
         image, valid = raster.read(window)
     # The part's folder names this state of files and options, which makes it the key of the process's label cache.
-    labels = scene_labels(scene, task.facts.info, task.options.survey, key=str(task.part.parent.parent))
-    ignore = task.options.ignore_value
-    outside = ignore if task.options.survey.mask_outside else 0
-    label = burn(labels, task.facts.info.transform, window, outside)
+    key = str(task.part.parent.parent)
+    label = burnt_label(task.facts, task.options, window, key)
     if not valid.all():
-        label[~valid] = ignore
+        label[~valid] = task.options.ignore_value
         # Nodata values are arbitrary; 0 keeps them out of any later arithmetic and makes shards compress.
         image[:, ~valid] = 0
-    return BlockPixels(image, valid, label)
+    area = None
+    if scene.aoi is not None:
+        with _cache_lock:
+            area = scene_ground(scene, task.facts.info, task.options.survey, key).inside(window, task.facts.info)
+    return BlockPixels(image, valid, label, area)
 
 
-def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[str, int]:
-    """Write images.bin, labels.bin, valid.bin and rows.npy; return how many windows were left out, by reason."""
+_cache_lock = threading.Lock()  # a cluster's worker may run several tasks in threads of one process
+
+
+def burnt_label(facts: SceneFacts, options: SampleOptions, window: Window, key: str) -> NDArray[np.uint8]:
+    """Return the label of a window as the label files say, whatever the image's validity.
+
+    Args:
+        facts: The scene.
+        options: How to read its labels.
+        window: Which part of it.
+        key: Names this state of files and options, see `scene_ground`.
+    """
+    with _cache_lock:
+        return scene_ground(facts.scene, facts.info, options.survey, key=key).read(window, facts.info)
+
+
+def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[str, dict[str, int]]:
+    """Write images.bin, labels.bin, valid.bin and rows.npy; return per split the windows left out, by reason."""
     size = task.options.size
-    dropped = {"unknown": 0, "background": 0}
+    dropped = {split: dict.fromkeys(REASONS, 0) for split in SPLITS}
     rows: list[list[int]] = []
+    whole = bool(pixels.valid.all())
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in SHARD_ARRAYS}
-        for window, label, counts, reason in judged_windows(task, pixels):
+        for split, (window, label, counts, reason) in zip(task.splits, judged_windows(task, pixels), strict=True):
             if reason:
-                dropped[reason] += 1
+                dropped[SPLITS[split]][reason] += 1
                 continue
-            valid = _cut(pixels.valid, task.block.window, window, False)
-            valid_pixels = int(np.count_nonzero(valid))
-            _append(files["images"], _cut(pixels.image, task.block.window, window, 0))
-            _append(files["labels"], label)
-            if valid_pixels < size * size:
-                _append(files["valid"], np.packbits(valid))
-            rows.append([window.row_off, window.col_off, valid_pixels, *counts])
-    np.save(folder / "rows.npy", np.array(rows, np.int64).reshape(len(rows), 3 + task.options.num_classes))
+            row = [window.row_off, window.col_off, split, size * size]
+            row.append(_append(files["images"], _cut(pixels.image, task.block.window, window, 0)))
+            row += [_append(files["labels"], label), 0]
+            if not (whole and task.block.window.contains(window)):
+                valid = _cut(pixels.valid, task.block.window, window, False)
+                row[VALID] = int(np.count_nonzero(valid))
+                if row[VALID] < size * size:
+                    row[CRC_VALID] = _append(files["valid"], np.packbits(valid))
+            rows.append([*row, *counts])
+    np.save(folder / "rows.npy", np.array(rows, np.int64).reshape(len(rows), COUNTS + task.options.num_classes))
     return dropped
 
 
@@ -210,41 +285,75 @@ def judged_windows(
     task: BlockTask, pixels: BlockPixels
 ) -> Iterator[tuple[Window, NDArray[np.uint8], list[int], str | None]]:
     """Yield each window of a block: its label, its pixels per class, and why it is left out, or None."""
+    options = task.options
+    judged = options.min_annotated > 0 or options.min_valid > 0
     for window in task.block.windows:
-        label = _cut(pixels.label, task.block.window, window, task.options.ignore_value)
-        counts = count_classes(label, task.options.num_classes)
-        yield window, label, counts, _reason_to_drop(counts, task.options.remove_background)
+        label = np.ascontiguousarray(_cut(pixels.label, task.block.window, window, options.ignore_value))
+        counts = count_classes(label, options.num_classes)
+        valid = int(np.count_nonzero(_cut(pixels.valid, task.block.window, window, False))) if judged else 0
+        yield window, label, counts, reason_to_drop(counts, valid, options)
 
 
-def _write_summary(task: BlockTask, pixels: BlockPixels, dropped: Mapping[str, int], folder: Path) -> None:
+def reason_to_drop(counts: Sequence[int], valid: int, options: SampleOptions) -> str | None:
+    """Return why a window is no sample, or None.
+
+    Args:
+        counts: Pixels per class.
+        valid: Valid pixels; looked at only where the options ask for a least share.
+        options: What is asked for.
+    """
+    known = sum(counts)
+    if known == 0:
+        return "unknown"
+    if options.remove_background and counts[0] == known:
+        return "background"
+    if valid * 100 < options.min_valid * options.size**2:
+        return "invalid"
+    # Where the ground outside polygons is unknown, background that is known was annotated as such.
+    annotated = known if options.survey.mask_outside else known - counts[0]
+    return "unannotated" if annotated * 100 < options.min_annotated * valid else None
+
+
+def _write_summary(
+    task: BlockTask, pixels: BlockPixels, dropped: Mapping[str, Mapping[str, int]], folder: Path
+) -> None:
     """Write label.npy and summary.json of the pixels the block owns, and subsample.npy of a training scene."""
     place = task.owned.within(task.block.window)
     label, image, valid = pixels.label[place], pixels.image[(slice(None), *place)], pixels.valid[place]
     np.save(folder / "label.npy", label)
     summary: dict[str, Any] = {"dropped": dropped, "class_pixels": count_classes(label, task.options.num_classes)}
     if task.step:
+        if pixels.area is not None:
+            valid = valid & pixels.area[place]
+        if task.training is not None:
+            valid = valid & _covered(task.owned, task.training)
         summary["moments"] = [asdict(found) for found in band_moments(image, valid)]
         np.save(folder / "subsample.npy", subsample(image, valid, task.owned, task.step))
     # Infinity, the least value of no pixel, is written as such: Python reads it back.
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
+def _covered(outer: Window, windows: Sequence[Window]) -> NDArray[np.bool_]:
+    """Return (h, w) of `outer`: True where one of the windows lies."""
+    result = np.zeros(outer.shape, bool)
+    for window in windows:
+        inside = window.intersection(outer)
+        if inside is not None:
+            result[inside.within(outer)] = True
+    return result
+
+
 def count_classes(label: NDArray[np.uint8], num_classes: int) -> list[int]:
     """Return the number of pixels of each class id."""
-    total = np.zeros(256, np.int64)
     rows = max(1, _COUNTED // max(1, label.shape[1]))
+    total = np.zeros(num_classes, np.int64)
     for start in range(0, label.shape[0], rows):
         chunk = np.ascontiguousarray(label[start : start + rows])
-        # Five times faster than bincount, which first makes 64-bit numbers of the bytes.
-        total += cv2.calcHist([chunk], [0], None, [256], [0, 256]).ravel().astype(np.int64)
-    return total[:num_classes].tolist()  # type: ignore[no-any-return]
-
-
-def _reason_to_drop(counts: Sequence[int], remove_background: bool) -> str | None:
-    known = sum(counts)
-    if known == 0:
-        return "unknown"
-    return "background" if remove_background and counts[0] == known else None
+        if num_classes > _COMPARED:
+            total += np.bincount(chunk.ravel(), minlength=256)[:num_classes]
+        else:
+            total += [np.count_nonzero(chunk == index) for index in range(num_classes)]
+    return total.tolist()  # type: ignore[no-any-return]
 
 
 def _cut(array: NDArray[Any], outer: Window, window: Window, fill: int) -> NDArray[Any]:
@@ -259,14 +368,16 @@ def _cut(array: NDArray[Any], outer: Window, window: Window, fill: int) -> NDArr
     return result
 
 
-def _append(file: BinaryIO, array: NDArray[Any]) -> None:
-    file.write(np.ascontiguousarray(array).data)
+def _append(file: BinaryIO, array: NDArray[Any]) -> int:
+    """Write an array's bytes; return their CRC-32, which costs little while they are in the processor's cache."""
+    data = np.ascontiguousarray(array).data.cast("B")
+    file.write(data)
+    return zlib.crc32(data)
 
 
 @contextlib.contextmanager
 def _committed(target: Path) -> Iterator[Path]:
     """Give a folder to fill, which gets its name when it is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     folder = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     folder.mkdir()
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,25 +15,37 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.data.sampling import BlockTask
+from geoseg.data.sampling import REASONS, VALID, BlockTask
+from geoseg.data.splits import SPLITS
 from geoseg.data.statistics import Moments, merge
+from geoseg.errors import DataError
 from geoseg.geo.raster import create_geotiff, publish
 
 _COPY_BYTES = 2**24
 
 
-def finish_scene(tasks: Sequence[BlockTask], folder: Path) -> None:
-    """Merge the parts of a scene into its shard and label raster, then remove the parts.
+def finish_scene(tasks: Sequence[BlockTask], folder: Path, entry: Mapping[str, Any]) -> None:
+    """Merge the parts of a scene into its shard and label raster, write its record, then remove the parts.
 
     The parts are taken in the order of the tasks, so the bytes do not depend on who made them. Nothing is held in
-    memory but one part's labels. A scene whose record exists is finished; finishing again changes nothing.
+    memory but one part's labels. A scene whose record exists is finished; finishing again changes nothing. Several
+    processes may finish a scene at once: each file appears by rename, with the same bytes whoever comes first.
 
     Args:
         tasks: All tasks of the scene, in order; their parts exist.
         folder: The store that is being built.
+        entry: What the record says besides.
     """
-    scene_id = tasks[0].facts.scene.scene_id
-    record = record_path(folder, scene_id)
+    record = record_path(folder, tasks[0].facts.scene.scene_id)
+    try:
+        _finish(tasks, folder, record, entry)
+    except (OSError, DataError):
+        if not record.is_file():
+            raise  # otherwise another process was sooner, and has removed the parts
+    shutil.rmtree(tasks[0].part.parent, ignore_errors=True)
+
+
+def _finish(tasks: Sequence[BlockTask], folder: Path, record: Path, entry: Mapping[str, Any]) -> None:
     if record.is_file():
         return
     parts = [task.part for task in tasks]
@@ -39,28 +53,44 @@ def finish_scene(tasks: Sequence[BlockTask], folder: Path) -> None:
     summaries = [json.loads((part / "summary.json").read_text(encoding="utf-8")) for part in parts]
     _write_shards(tasks, rows, folder / "shards")
     _write_label_raster(tasks, folder / "labels")
-    record.parent.mkdir(parents=True, exist_ok=True)
-    np.save(record.with_suffix(".rows.npy"), rows)
-    if tasks[0].step:
+    with _renamed(record.with_suffix(".rows.npy")) as temporary:
+        _save(temporary, rows)
+    step = tasks[0].step
+    if step:
         sampled = np.concatenate([np.load(part / "subsample.npy") for part in parts], axis=1)
         if sampled.size:
-            np.save(record.with_suffix(".subsample.npy"), sampled)
-    temporary = record.with_suffix(".tmp")
-    temporary.write_text(json.dumps(_summed(summaries)), encoding="utf-8")
-    temporary.replace(record)
-    shutil.rmtree(parts[0].parent)
+            with _renamed(record.with_suffix(".subsample.npy")) as temporary:
+                _save(temporary, sampled)
+    found = {**entry, "step": step, **_summed(summaries)}
+    with _renamed(record) as temporary:
+        temporary.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _renamed(final: Path) -> Iterator[Path]:
+    """Give a name to write to; what was written gets its final name when it is complete."""
+    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        yield temporary
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with path.open("wb") as file:  # np.save would add a suffix to the name
+        np.save(file, array)
 
 
 def record_path(folder: Path, scene_id: str) -> Path:
-    """Return where the summary of a finished scene lies while the store is being built."""
+    """Return where the record of a finished scene lies; its rows and subsample lie beside it."""
     return folder / "scenes" / f"{scene_id}.json"
 
 
 def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], folder: Path) -> None:
     facts, size = tasks[0].facts, tasks[0].options.size
-    count, partly = len(rows), int(np.count_nonzero(rows[:, 2] < size * size))
+    count, partly = len(rows), int(np.count_nonzero(rows[:, VALID] < size * size))
     image_shape = (count, len(facts.bands), size, size)
-    folder.mkdir(parents=True, exist_ok=True)
     shards: Mapping[str, tuple[tuple[int, ...], Any]] = {
         "images": (image_shape, facts.info.dtype),
         "labels": ((count, size, size), "uint8"),
@@ -75,7 +105,7 @@ def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], folder: P
 def _concatenate(sources: Sequence[Path], target: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Write raw files one after another as one .npy array."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    with target.open("wb") as out:
+    with _renamed(target) as temporary, temporary.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, header)
         start = out.tell()
         for source in sources:
@@ -98,9 +128,8 @@ def _append(source: Path, out: BinaryIO) -> None:
 
 def _write_label_raster(tasks: Sequence[BlockTask], folder: Path) -> None:
     facts, options = tasks[0].facts, tasks[0].options
-    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"{facts.scene.scene_id}.tif"
-    temporary = final.with_name(f".{final.name}")
+    temporary = final.with_name(f".{uuid.uuid4().hex[:8]}.{final.name}")
     colours = {int(c["id"]): c["colour"] for c in options.classes}
     names = [str(c["name"]) for c in options.classes]
     described: dict[str, Any] = {"colours": colours, "names": names}
@@ -113,7 +142,10 @@ def _write_label_raster(tasks: Sequence[BlockTask], folder: Path) -> None:
 def _summed(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the scene's summary: counts added up, moments merged."""
     total: dict[str, Any] = {
-        "dropped": {reason: sum(s["dropped"][reason] for s in summaries) for reason in summaries[0]["dropped"]},
+        "dropped": {
+            split: {reason: sum(s["dropped"][split][reason] for s in summaries) for reason in REASONS}
+            for split in SPLITS
+        },
         "class_pixels": np.sum([s["class_pixels"] for s in summaries], axis=0).tolist(),
     }
     if "moments" in summaries[0]:

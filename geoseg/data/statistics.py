@@ -16,6 +16,7 @@ from geoseg.geo.grid import Window
 
 PERCENTILES = (1, 2, 50, 98, 99)
 _SUBSAMPLE = 2**18  # pixels; a percentile of so many is right to about a fifth of a percent of the ranks
+_TOGETHER = 2**22  # pixels of one band that are sorted together
 _CHUNK = 2**15  # pixels whose float64 copies stay in a core's cache
 
 
@@ -116,19 +117,39 @@ def subsample(image: NDArray[Any], valid: NDArray[np.bool_], window: Window, ste
     return image[:, rows, cols][:, valid[rows, cols]]
 
 
-def percentiles(files: Sequence[Path], band: int) -> dict[str, float]:
-    """Return p1, p2, ... of one band (index from 0) over the subsamples in `files`, (bands, n) with n > 0 each.
+def percentiles(files: Sequence[Path], steps: Sequence[int], band: int) -> dict[str, float]:
+    """Return p1, p2, ... of one band (index from 0) over the subsamples of scenes.
 
-    One band is in memory at a time. All 0 where there is no file.
+    A scene stands for as many pixels as it has, however finely it was sampled. One band is in memory at a time. All 0
+    where there is no file.
+
+    Args:
+        files: Subsamples, (bands, n) with n > 0 each.
+        steps: The step each was made with.
+        band: Which band.
     """
-    values = [np.load(path, mmap_mode="r")[band] for path in files]
-    found = (
-        np.percentile(np.concatenate(values).astype(np.float64), PERCENTILES) if values else [0.0] * len(PERCENTILES)
-    )
+    if not files:
+        return {f"p{rank}": 0.0 for rank in PERCENTILES}
+    maps = [np.load(path, mmap_mode="r") for path in files]
+    thin = max(1, math.ceil(sum(one.shape[1] for one in maps) / _TOGETHER))
+    values = [one[band, ::thin].astype(np.float64) for one in maps]
+    joined = np.concatenate(values)
+    if len(set(steps)) == 1:
+        found = np.percentile(joined, PERCENTILES)
+    else:
+        weights = np.concatenate([np.full(len(v), step**2, float) for v, step in zip(values, steps, strict=True)])
+        found = _weighted(joined, weights)
     return {f"p{rank}": float(value) for rank, value in zip(PERCENTILES, found, strict=True)}
 
 
-def describe(moments: Sequence[Moments], files: Sequence[Path]) -> Iterator[Mapping[str, float]]:
+def _weighted(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    middles = np.cumsum(weights) - weights / 2
+    return np.interp(np.array(PERCENTILES) / 100 * weights.sum(), middles, values)
+
+
+def describe(moments: Sequence[Moments], files: Sequence[Path], steps: Sequence[int]) -> Iterator[Mapping[str, float]]:
     """Yield the statistics of each band for `StoreInfo.statistics`."""
     for band, found in enumerate(moments):
         low, high = (found.low, found.high) if found.count else (0.0, 0.0)
@@ -138,5 +159,5 @@ def describe(moments: Sequence[Moments], files: Sequence[Path]) -> Iterator[Mapp
             "std": found.std,
             "min": low,
             "max": high,
-            **percentiles(files, band),
+            **percentiles(files, steps, band),
         }

@@ -7,6 +7,8 @@
     <folder>/shards/<scene>.valid.npy    (m, ceil(size * size / 8)) uint8: packed validity of the m samples with
                                          invalid pixels (no such file where every sample is valid throughout)
     <folder>/labels/<scene>.tif          the burnt label raster
+    <folder>/scenes/<scene>.json, ...    the record of a scene, its rows (with checksums) and subsample: what it takes
+                                         to finish the store again with other scenes beside it
     <folder>/preview.png                 a contact sheet
 
 Validity is stored because 0 is a good pixel value: it lets training and classification zero the same pixels after
@@ -29,7 +31,8 @@ from numpy.typing import NDArray
 
 from geoseg.errors import DataError, problem
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_READABLE = (1, 2)
 SPLITS = ("trn", "val", "tst")
 _REMEDY = "run `python -m geoseg.sample` again"
 _OPEN_SHARDS = 128  # maps kept open per process; a system allows some thousands of files
@@ -55,10 +58,16 @@ class StoreInfo:
         class_pixels: Split -> pixels per class id over its samples (pixels where samples overlap count each time, as
             training sees them).
         samples: Split -> number of samples.
-        dropped: Split -> {"unknown": n, "background": n} windows left out and why.
+        dropped: Split -> {"unknown": n, "background": n, ...} windows left out and why.
         scenes: One mapping per scene: id, split, image, labels, attribute, height, width, crs, resolution, samples,
             class_pixels (each pixel of the scene once), ...
         provenance: Versions, options, sources and their fingerprint.
+        splitting: How splits were made ("method"), the smallest distance between the samples of each two
+            ("distance_m"; "distance_px" for scenes without a place on the globe), and the number of windows left out to
+            keep them apart ("apart").
+        files: Size and SHA-256 of the files but the shards; the samples in those have checksums of their own.
+        reading: What was done to the values of the rasters, see `geoseg.geo.raster.Reading`; what is not said was not.
+        schema_version: Version 1 had none of these three; it can be read, but not added to.
     """
 
     classes: tuple[Mapping[str, Any], ...]
@@ -77,6 +86,9 @@ class StoreInfo:
     dropped: Mapping[str, Mapping[str, int]]
     scenes: tuple[Mapping[str, Any], ...]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    splitting: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
@@ -93,8 +105,11 @@ class StoreInfo:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("no JSON object")
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"schema version {data.get('schema_version')}, this geoseg reads {SCHEMA_VERSION}")
+        if data.get("schema_version") not in _READABLE:
+            found = f"schema version {data.get('schema_version')}"
+            raise ValueError(f"{found}, this geoseg reads {' and '.join(map(str, _READABLE))}")
+        if data["schema_version"] == 1:
+            data = {"splitting": {}, "files": {}, "reading": {}, **data}
         missing = [f.name for f in fields(cls) if f.name not in data]
         if missing:
             raise ValueError(f"no {', '.join(missing)}")

@@ -14,7 +14,7 @@ from conftest import make_raster
 from scenery import file_hashes, make_options, make_scene, make_store
 
 from geoseg.data import building, sampling
-from geoseg.data.building import build_store, count_blocks, existing_store, fingerprint
+from geoseg.data.building import Build, build_store, count_blocks, existing_store, fingerprint
 from geoseg.data.scenes import Scene
 from geoseg.data.survey import Survey, survey
 from geoseg.errors import DataError
@@ -145,9 +145,9 @@ def test_the_bytes_do_not_depend_on_who_makes_the_parts_or_when(tmp_path: Path) 
     def backwards(function: Any, tasks: Any) -> Any:
         return building.run_here(function, list(tasks)[::-1])
 
-    assert file_hashes(build_store(found, options, tmp_path / "b" / "samples", backwards).folder) == reference
+    assert file_hashes(build_store(found, options, tmp_path / "b" / "samples", Build(backwards)).folder) == reference
     with LocalProcesses(4) as executor:
-        parallel = build_store(found, options, tmp_path / "c" / "samples", partial(map_tasks, executor))
+        parallel = build_store(found, options, tmp_path / "c" / "samples", Build(partial(map_tasks, executor)))
     assert file_hashes(parallel.folder) == reference
 
 
@@ -169,7 +169,7 @@ def test_an_interrupted_run_leaves_the_old_store_and_is_taken_up_again(tmp_path:
         return count
 
     with pytest.raises(KeyboardInterrupt):
-        build_store(found, options, final, on_progress=stop_after(20))
+        build_store(found, options, final, Build(on_progress=stop_after(20)))
     assert file_hashes(final) == before
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "b").rglob("summary.json")}
     assert made

@@ -15,6 +15,11 @@ from geoseg.data.scenes import Scene
 from geoseg.geo.raster import read_info
 
 
+def _footprints(path: Path, offsets: list[list[int]]) -> np.ndarray:
+    info = read_info(path)
+    return footprints_of(info.transform, info.crs, info.window.shape, np.array(offsets), 16)
+
+
 def test_index_is_geoparquet_with_a_row_per_sample(tmp_path: Path) -> None:
     store = make_store(tmp_path / "data", [make_scene(tmp_path)])
 
@@ -35,7 +40,7 @@ def test_index_is_geoparquet_with_a_row_per_sample(tmp_path: Path) -> None:
 def test_footprints_are_clipped_to_the_scene(tmp_path: Path) -> None:
     scene = make_scene(tmp_path, image=np.ones((1, 5, 10), np.uint8))
 
-    (footprint,) = footprints_of(read_info(scene.image), np.array([[0, 0]]), 16)
+    (footprint,) = _footprints(scene.image, [[0, 0]])
 
     ground = geopandas.GeoSeries([footprint], crs=4326).to_crs(32618)[0]
     assert ground.area == pytest.approx(50, rel=1e-5)
@@ -45,7 +50,7 @@ def test_footprints_of_a_rotated_scene(tmp_path: Path) -> None:
     turned = Affine.translation(500000, 5000000) * Affine.rotation(30) * Affine.scale(2, -2)
     path = make_raster(tmp_path / "a.tif", np.ones((1, 40, 40), np.uint8), transform=turned)
 
-    (footprint,) = footprints_of(read_info(path), np.array([[8, 16]]), 16)
+    (footprint,) = _footprints(path, [[8, 16]])
 
     x, y = geopandas.GeoSeries([footprint], crs=4326).to_crs(32618)[0].exterior.coords[0]
     assert (x, y) == pytest.approx(turned @ (16, 8), abs=1e-4)

@@ -111,13 +111,13 @@ def test_percentiles_over_several_files(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.stack([values[50:], -values[50:]]))
     files = [tmp_path / "a.npy", tmp_path / "b.npy"]
 
-    assert percentiles(files, 0) == {"p1": 2, "p2": 4, "p50": 100, "p98": 196, "p99": 198}
-    assert percentiles(files, 1)["p1"] == -198
-    assert set(percentiles([], 0).values()) == {0.0}
+    assert percentiles(files, [3, 3], 0) == {"p1": 2, "p2": 4, "p50": 100, "p98": 196, "p99": 198}
+    assert percentiles(files, [3, 3], 1)["p1"] == -198
+    assert set(percentiles([], [], 0).values()) == {0.0}
 
 
 def test_describe_holds_finite_numbers_even_without_pixels() -> None:
-    (described,) = describe([EMPTY], [])
+    (described,) = describe([EMPTY], [], [])
 
     assert described["count"] == 0
     assert all(np.isfinite(value) for value in described.values())

@@ -34,7 +34,7 @@ def test_opened_by_its_folder_or_by_the_data_path(store: Store) -> None:
 
 def test_description_survives_json(store: Store) -> None:
     assert StoreInfo.from_json(store.info.to_json()) == store.info
-    assert json.loads((store.folder / "store.json").read_text())["schema_version"] == 1
+    assert json.loads((store.folder / "store.json").read_text())["schema_version"] == 2
 
 
 def test_shards_are_plain_files_in_the_source_type(store: Store) -> None:

@@ -1,0 +1,313 @@
+"""From the list of scenes to the windows of each and their splits, before any pixel of an image is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import shapely
+from numpy.typing import NDArray
+
+from geoseg.data.footprints import Frame, as_rows, sharing
+from geoseg.data.places import LookTask, look, look_tasks, seen
+from geoseg.data.sampling import SampleOptions, ScenePlan
+from geoseg.data.splits import SPLITS, Cell, cells_of, deal, deal_at_random, gap_of, regions_of
+from geoseg.data.survey import SceneFacts
+from geoseg.data.windows import NOWHERE, Places, Region, any_overlap, choose_windows, generator
+from geoseg.errors import DataError, GeosegError, problem
+from geoseg.geo.grid import Window
+from geoseg.geo.vector import ClassMapping, read_labels
+from geoseg.geo.vector.burning import in_pixels
+
+RunLooks = Callable[[Callable[[LookTask], Path], Iterable[LookTask]], Iterator[tuple[LookTask, Path | Exception]]]
+Ground = Sequence[tuple[int, int, int, int, str]]
+
+
+def plan_store(
+    facts: Sequence[SceneFacts],
+    options: SampleOptions,
+    folder: Path,
+    run: RunLooks,
+    settled: Mapping[str, Ground] | None = None,
+) -> tuple[list[ScenePlan | None], list[str]]:
+    """Return the plan of each scene, and warnings.
+
+    Args:
+        facts: The scenes.
+        options: How to cut and split them.
+        folder: Where what a look at the labels finds is kept.
+        run: Where looks are run.
+        settled: For scenes of a store that is added to, by id: the ground of their splits.
+
+    Raises:
+        DataError: Splits would share ground, or cannot be made.
+    """
+    if options.plain:
+        return _plain(facts, options)
+    cells = [cells_of(i, f, options.splits, options.size) if _dealt(options) else [] for i, f in enumerate(facts)]
+    counts, places = _looked(facts, options, cells, folder, run)
+    if _dealt(options):
+        plans = _by_blocks(facts, options, cells, counts, places, settled or {})
+    else:
+        plans = [_by_scene(f, options, p) for f, p in zip(facts, places, strict=True)]
+        if options.splits.method == "polygons":
+            plans = [_by_polygons(f, options, plan) for f, plan in zip(facts, plans, strict=True)]
+        elif options.splits.method == "random":
+            plans = _at_random(facts, options, plans)
+    return _without_sharing(facts, options, plans)
+
+
+def looks(options: SampleOptions) -> bool:
+    """Tell whether labels must be looked at before windows can be placed."""
+    return _dealt(options) or options.windows.looks
+
+
+def count_looks(facts: Sequence[SceneFacts], options: SampleOptions) -> int:
+    """Return how many tasks `plan_store` runs."""
+    return sum(len(look_tasks(f, options, (), Path())) for f in facts) if looks(options) else 0
+
+
+def _dealt(options: SampleOptions) -> bool:
+    return options.splits.method == "blocks"
+
+
+def _plain(facts: Sequence[SceneFacts], options: SampleOptions) -> tuple[list[ScenePlan | None], list[str]]:
+    """The unmoved grid: windows are worked out only where scenes of two splits lie on one another."""
+    frame = _frame(facts)
+    rows = [np.array([[0, 0, f.info.height, f.info.width]]) for f in facts]
+    whole = np.concatenate([frame.footprints(i, r) if frame.placed(i) else [None] for i, r in enumerate(rows)])
+    names = np.array([f.scene.split for f in facts])
+    suspects = sorted({scene for pair in sharing(whole, names) for scene in pair})
+    if suspects:
+        plans = [_by_scene(facts[i], options, NOWHERE) for i in suspects]
+        _, warnings = _without_sharing([facts[i] for i in suspects], options, plans)
+        return [None] * len(facts), warnings
+    return [None] * len(facts), []
+
+
+def _frame(facts: Sequence[SceneFacts]) -> Frame:
+    return Frame([(f.info.transform, f.info.crs.to_wkt() if f.info.crs else None, f.info.window.shape) for f in facts])
+
+
+def _looked(
+    facts: Sequence[SceneFacts], options: SampleOptions, cells: Sequence[Sequence[Cell]], folder: Path, run: RunLooks
+) -> tuple[list[NDArray[np.int64]], list[Places]]:
+    if not looks(options):
+        return [np.zeros((0, options.num_classes), np.int64)] * len(facts), [NOWHERE] * len(facts)
+    folder.mkdir(exist_ok=True)
+    tasks = [look_tasks(f, options, [c.window for c in own], folder) for f, own in zip(facts, cells, strict=True)]
+    problems: list[str] = []
+    for _, result in run(look, [task for own in tasks for task in own]):
+        if isinstance(result, GeosegError):
+            problems += result.problems
+        elif isinstance(result, Exception):
+            raise result
+    if problems:
+        raise DataError(list(dict.fromkeys(problems)))
+    found = [seen(own) for own in tasks]
+    return [counts for counts, _ in found], [places for _, places in found]
+
+
+def _by_scene(facts: SceneFacts, options: SampleOptions, places: Places) -> ScenePlan:
+    region = Region(facts.info.window, facts.scene.split)
+    name = facts.scene.scene_id
+    windows = choose_windows([region], options.size, options.stride, options.windows, name, places)
+    return ScenePlan(windows)
+
+
+def _by_blocks(
+    facts: Sequence[SceneFacts],
+    options: SampleOptions,
+    cells: Sequence[Sequence[Cell]],
+    counts: Sequence[NDArray[np.int64]],
+    places: Sequence[Places],
+    settled: Mapping[str, Ground],
+) -> list[ScenePlan]:
+    """Deal out the blocks; those that lie on ground already dealt follow it."""
+    every = [cell for own in cells for cell in own]
+    all_counts = np.concatenate(list(counts)).astype(float)
+    leaders = _leaders(facts, every)
+    free = [index for index, leader in enumerate(leaders) if leader == index]
+    summed = np.zeros_like(all_counts)
+    np.add.at(summed, leaders, all_counts)
+    splits = [""] * len(every)
+    held: dict[str, NDArray[np.float64]] = {}
+    for index in free:
+        cell = every[index]
+        known = _settled_split(settled.get(facts[cell.scene].scene.scene_id, ()), cell.window)
+        if known:
+            splits[index] = known
+            held[known] = held.get(known, np.zeros(options.num_classes)) + summed[index]
+    open_cells = [index for index in free if not splits[index]]
+    if open_cells:
+        dealt = deal(summed[open_cells], dict(options.splits.fractions), options.splits.seed, held)
+        for index, split in zip(open_cells, dealt, strict=True):
+            splits[index] = split
+    named = [splits[leader] for leader in leaders]
+    plans, start = [], 0
+    for f, own, seen_places in zip(facts, cells, places, strict=True):
+        regions = regions_of(own, named[start : start + len(own)], gap_of(options.splits, f, options.size))
+        start += len(own)
+        plans.append(_in_regions(f, options, regions, seen_places))
+    return plans
+
+
+def _in_regions(facts: SceneFacts, options: SampleOptions, regions: Sequence[Region], places: Places) -> ScenePlan:
+    windows = choose_windows(regions, options.size, options.stride, options.windows, facts.scene.scene_id, places)
+    ground = tuple((*as_rows([r.window])[0].tolist(), r.split) for r in regions)
+    training = tuple(region.window for region in regions if region.split == "trn")
+    return ScenePlan(windows, training, ground)
+
+
+def _settled_split(ground: Ground, window: Window) -> str | None:
+    for row, col, height, width, split in ground:
+        common = Window(row, col, height, width).intersection(window)
+        if common is not None and 2 * common.height * common.width > height * width:
+            return split
+    return None
+
+
+def _leaders(facts: Sequence[SceneFacts], cells: Sequence[Cell]) -> list[int]:
+    """Return for each cell the one whose split it takes: itself, or that of an earlier scene which it most covers."""
+    frame = _frame(facts)
+    polygons: list[Any] = []
+    for scene in range(len(facts)):
+        own = as_rows([cell.window for cell in cells if cell.scene == scene])
+        polygons += list(frame.footprints(scene, own)) if frame.placed(scene) else [None] * len(own)
+    leaders = list(range(len(cells)))
+    present = [index for index, polygon in enumerate(polygons) if polygon is not None]
+    if not present:
+        return leaders
+    shapes = np.array([polygons[index] for index in present], object)
+    first, second = shapely.STRtree(shapes).query(shapes, predicate="intersects")
+    area = shapely.area(shapely.intersection(shapes[first], shapes[second]))
+    best: dict[int, tuple[float, int]] = {}
+    for one, other, common in zip(first.tolist(), second.tolist(), area.tolist(), strict=True):
+        follower, leader = present[one], present[other]
+        if cells[leader].scene < cells[follower].scene and common > 1e-6 * shapes[one].area:
+            best[follower] = max(best.get(follower, (0.0, 0)), (common, -leader))
+    for follower in sorted(best):
+        leaders[follower] = leaders[-best[follower][1]]
+    return leaders
+
+
+def _by_polygons(facts: SceneFacts, options: SampleOptions, plan: ScenePlan) -> ScenePlan:
+    """Keep the windows that lie wholly in the polygons of one split."""
+    areas = split_areas(facts, options)
+    windows = list(plan.windows)
+    kept: dict[Window, str] = {}
+    if windows:
+        clipped = [window.intersection(facts.info.window) for window in windows]
+        boxes = np.array([shapely.box(w.col_off, w.row_off, w.col_stop, w.row_stop) for w in clipped if w])
+        inside = {}
+        for split, area in areas.items():
+            shapely.prepare(area)
+            inside[split] = shapely.covers(area, boxes)
+        for number, window in enumerate(windows):
+            homes = [split for split, found in inside.items() if found[number]]
+            if len(homes) == 1:
+                kept[window] = homes[0]
+    training = tuple(window for window, split in kept.items() if split == "trn")
+    return ScenePlan(kept, training, (), len(windows) - len(kept))
+
+
+def split_areas(facts: SceneFacts, options: SampleOptions) -> dict[str, Any]:
+    """Return the area of each split in a scene's pixel coordinates, from the file of polygons.
+
+    Raises:
+        DataError: The file cannot be read, its values are not splits, or areas of two splits overlap.
+    """
+    given = options.splits
+    assert given.file is not None
+    mapping = ClassMapping(by_value={split: i for i, split in enumerate(SPLITS)}, num_classes=3, ignore_value=255)
+    crs = facts.info.crs
+    labels = read_labels(given.file, given.attribute or "split", crs, mapping, image=facts.scene.image)
+    shapes = in_pixels(labels, facts.info.transform).geometries
+    areas = {
+        split: shapely.union_all(shapes[labels.ids == i]) for i, split in enumerate(SPLITS) if (labels.ids == i).any()
+    }
+    names = list(areas)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            if areas[one].intersection(areas[other]).area > 1:
+                found = f"polygons of {one} and {other} that overlap"
+                raise DataError(problem(given.file, found, "each piece of ground in one split", "cut them apart"))
+    return areas
+
+
+def _at_random(facts: Sequence[SceneFacts], options: SampleOptions, plans: Sequence[ScenePlan]) -> list[ScenePlan]:
+    for f, plan in zip(facts, plans, strict=True):
+        if not options.windows.plain or any_overlap(plan.windows):
+            raise DataError(_refused(f"windows that overlap ({f.scene.image})"))
+    frame = _frame(facts)
+    whole = [frame.footprints(i, as_rows([f.info.window]))[0] if frame.placed(i) else None for i, f in enumerate(facts)]
+    shapes = np.array([shape for shape in whole if shape is not None], object)
+    if len(shapes) > 1:
+        first, second = shapely.STRtree(shapes).query(shapes, predicate="intersects")
+        pairs = first < second
+        if (shapely.area(shapely.intersection(shapes[first[pairs]], shapes[second[pairs]])) > 1e-6).any():
+            raise DataError(_refused("scenes that lie on one another"))
+    total = sum(len(plan.windows) for plan in plans)
+    rng = generator(options.splits.seed, "random")
+    names = iter(deal_at_random(total, dict(options.splits.fractions), rng))
+    result = []
+    for plan in plans:
+        windows = {window: next(names) for window in plan.windows}
+        result.append(ScenePlan(windows, tuple(w for w, split in windows.items() if split == "trn")))
+    return result
+
+
+def _refused(found: str) -> str:
+    remedy = "use sample.split: {method: blocks}, which keeps the splits apart on the ground"
+    return problem("sample.split: random", found, "windows without common ground", remedy)
+
+
+def _without_sharing(
+    facts: Sequence[SceneFacts], options: SampleOptions, plans: Sequence[ScenePlan]
+) -> tuple[list[ScenePlan | None], list[str]]:
+    """Refuse, tell, or mend: samples of different splits on common ground."""
+    frame = _frame(facts)
+    owners = [(i, window) for i, plan in enumerate(plans) if frame.placed(i) for window in plan.windows]
+    if not owners:
+        return list(plans), []
+    shapes = np.concatenate(
+        [frame.footprints(i, as_rows(list(plan.windows))) for i, plan in enumerate(plans) if frame.placed(i)]
+    )
+    names = np.array([plans[i].windows[window] for i, window in owners])
+    pairs = sharing(shapes, names)
+    if not pairs:
+        return list(plans), []
+    rule = "drop" if options.splits.method == "blocks" else options.splits.shared_ground
+    if rule == "drop":
+        gone = {owners[first] for first, _ in pairs}
+        return [_less(plan, {w for i, w in gone if i == number}) for number, plan in enumerate(plans)], []
+    return list(plans), _tell(facts, options, owners, names, pairs)
+
+
+def _less(plan: ScenePlan, gone: set[Window]) -> ScenePlan:
+    kept = {window: split for window, split in plan.windows.items() if window not in gone}
+    # What was left out is somebody else's ground: it has no part in the statistics either.
+    training = tuple(window for window, split in kept.items() if split == "trn") if gone else plan.training
+    return ScenePlan(kept, training, plan.ground, plan.apart + len(gone))
+
+
+def _tell(
+    facts: Sequence[SceneFacts],
+    options: SampleOptions,
+    owners: Sequence[tuple[int, Window]],
+    names: NDArray[Any],
+    pairs: Sequence[tuple[int, int]],
+) -> list[str]:
+    judged = {second for first, second in pairs if names[first] == "trn"}
+    total = int((names != "trn").sum())
+    images = sorted({str(facts[owners[i][0]].scene.image) for pair in pairs for i in pair})
+    shown = ", ".join(images[:4]) + (f" and {len(images) - 4} more" if len(images) > 4 else "")
+    found = f"{len(judged)} of {total} val and tst windows on ground of trn windows ({shown})"
+    if not judged:
+        found = f"val and tst windows on common ground ({shown})"
+    remedy = "sample.shared_ground: drop leaves such trn windows out, warn lets them pass"
+    if options.splits.shared_ground == "error":
+        raise DataError(problem("splits", found, "splits without common ground", remedy))
+    return [f"splits: {found}: scores may be too good; sample.shared_ground: drop leaves such trn windows out"]
