@@ -84,12 +84,3 @@ class UpBlock(ConvBlock):
     def _from_below(self, below: Tensor) -> Tensor:
         doubled = self.up(below)
         return F.conv2d(doubled, self.conv1.weight[:, -doubled.shape[1] :], padding=1)
-
-
-def init_weights(net: nn.Module) -> None:
-    """Draw convolution weights for ReLU (Kaiming, fan out), zero their biases; norms start as the identity."""
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)

@@ -70,6 +70,18 @@ class ReversibleUNetOptions(PretrainedOptions):
         default=None, description="Couplings per level: one number, or one per level and the centre."
     )
     branch: str | None = Field(default=None, description="Kind of network inside a coupling.")
+    stem: StrictInt | None = Field(
+        default=None, ge=0, description="Channels between the stem's two convolutions; 0: it has one."
+    )
+    head: StrictInt | None = Field(
+        default=None, ge=0, description="Channels between the head's two convolutions; 0: it has one."
+    )
+    down: Literal["pixel", "haar"] | None = Field(
+        default=None, description="How space becomes channels: pixel, or haar: means and differences of 2 x 2 pixels."
+    )
+    keep: StrictBool | None = Field(
+        default=None, description="Save what is cheap to make again within a branch: quicker, and more memory."
+    )
     norm: Literal["batch", "group"] | None = Field(default=None, description="Normalisation: batch or group.")
     coupling: Literal["additive", "affine"] | None = Field(default=None, description="Coupling: additive or affine.")
     hidden: tuple[float, ...] | float | None = Field(

@@ -18,10 +18,13 @@ from torch.nn import functional as F
 
 from geoseg.errors import ConfigError, problem
 from geoseg.memory.normact import norm_act_conv
+from geoseg.memory.recompute import run_recomputed
 from geoseg.memory.reversible import (
     AdditiveCoupling,
     AffineCoupling,
     ChannelExchange,
+    HaarDown,
+    HaarUp,
     InvertibleStep,
     MergeSkip,
     PixelShuffleUp,
@@ -29,7 +32,6 @@ from geoseg.memory.reversible import (
     ReversibleSequence,
     SplitSkip,
 )
-from geoseg.models.blocks import init_weights
 from geoseg.models.unet import checked_size, pad_to_multiple
 
 GROUPS = 8
@@ -48,6 +50,9 @@ class Shape:
         norm: Normalisation in the branches and the head: batch or group.
         coupling: additive or affine.
         slices: Parts of the batch that go through a coupling in turn; with group norm alone.
+        down: How space becomes channels: pixel (unshuffled) or haar (means and differences of 2 x 2 pixels).
+        stem: Channels between the two convolutions of the stem; 0 for a stem of one.
+        head: Channels between the two convolutions of the head; 0 for a head of one.
         keep: Save what is cheap to make again inside the branch that is at work: quicker, and more memory.
     """
 
@@ -59,6 +64,9 @@ class Shape:
     norm: str = "batch"
     coupling: str = "additive"
     slices: int = 1
+    down: str = "pixel"
+    stem: int = 0
+    head: int = 0
     keep: bool = False
 
 
@@ -131,6 +139,46 @@ class Postact(nn.Module):
 BRANCHES = {"preact": Preact, "preact_single": PreactSingle, "postact": Postact}
 
 
+class Stem(nn.Module):
+    """From an image to `width` channels at half its resolution."""
+
+    def __init__(self, in_channels: int, shape: Shape) -> None:
+        super().__init__()
+        # Six pixels wide and two apart: a 3x3 convolution of the image with its pixels folded into channels.
+        self.conv1 = nn.Conv2d(in_channels, shape.stem or shape.width, 6, stride=2, padding=2, bias=False)
+        self.norm = _norm(shape.norm, shape.stem) if shape.stem else None
+        self.conv2 = _conv(shape.stem, shape.width) if shape.stem else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (N, in_channels, H, W) to (N, width, H / 2, W / 2)."""
+        if self.conv2 is None:
+            return self._run(images)
+        # The image is there anyway: from it the stem's inside is made again.
+        return run_recomputed(self._run, images, modules=(self,))
+
+    def _run(self, images: Tensor) -> Tensor:
+        x = self.conv1(images)
+        return x if self.norm is None or self.conv2 is None else norm_act_conv(x, self.norm, self.conv2, keep=False)
+
+
+class Head(nn.Module):
+    """From the body's output to four logits per class, one for each pixel of the image in a pixel of the body."""
+
+    def __init__(self, num_classes: int, shape: Shape) -> None:
+        super().__init__()
+        last = shape.head or shape.width
+        self.norm1 = _norm(shape.norm, shape.width) if shape.head else None
+        self.conv1 = _conv(shape.width, shape.head) if shape.head else None
+        self.norm2 = _norm(shape.norm, last)
+        self.conv2 = nn.Conv2d(last, 4 * num_classes, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, width, h, w) to (N, 4 num_classes, h, w)."""
+        if self.norm1 is not None and self.conv1 is not None:
+            x = norm_act_conv(x, self.norm1, self.conv1, keep=False)
+        return norm_act_conv(x, self.norm2, self.conv2, keep=False)
+
+
 class ReversibleUNet(nn.Module):
     """A U-Net whose memory does not grow with its depth.
 
@@ -170,8 +218,7 @@ class ReversibleUNet(nn.Module):
         self.in_channels, self.num_classes, self.shape = in_channels, num_classes, shape
         self.size_divisor = 2 ** (shape.levels + 1)
         self.receptive_radius = None if shape.norm == "group" else _radius(shape)
-        # Six pixels wide and two apart: a 3x3 convolution of the image with its pixels folded into channels.
-        self.stem = nn.Conv2d(in_channels, shape.width, 6, stride=2, padding=2, bias=False)
+        self.stem = Stem(in_channels, shape)
         self.body = ReversibleSequence(
             body_steps(shape),
             save_memory=save_memory,
@@ -181,17 +228,14 @@ class ReversibleUNet(nn.Module):
             channels=shape.width,
             monitor_every=monitor_every,
         )
-        self.norm = _norm(shape.norm, shape.width)
-        self.head = nn.Conv2d(shape.width, 4 * num_classes, 3, padding=1)
-        init_weights(self)
+        self.head = Head(num_classes, shape)
         _start_small(self.body)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (N, num_classes, H, W) of images (N, in_channels, H, W) of any size from 16 pixels up."""
         height, width = checked_size(images, self.in_channels)
         x = self.stem(pad_to_multiple(images, self.size_divisor))
-        logits = norm_act_conv(self.body(x), self.norm, self.head, self.shape.keep)
-        return F.pixel_shuffle(logits, 2)[..., :height, :width]
+        return F.pixel_shuffle(self.head(self.body(x)), 2)[..., :height, :width]
 
 
 def _start_small(body: nn.Module) -> None:
@@ -230,8 +274,9 @@ def body_steps(shape: Shape) -> list[InvertibleStep]:
     down: list[InvertibleStep] = []
     up: list[InvertibleStep] = []
     for level in range(shape.levels):
-        down += [*_couplings(shape, level), SplitSkip(), PixelUnshuffleDown()]
-        up = [PixelShuffleUp(), MergeSkip(), *_couplings(shape, level), *up]
+        haar = shape.down == "haar"
+        down += [*_couplings(shape, level), SplitSkip(), HaarDown() if haar else PixelUnshuffleDown()]
+        up = [HaarUp() if haar else PixelShuffleUp(), MergeSkip(), *_couplings(shape, level), *up]
     return [*down, *_couplings(shape, shape.levels), *up]
 
 
@@ -266,7 +311,7 @@ def _norm(kind: str, channels: int) -> nn.Module:
 
 def _radius(shape: Shape) -> int:
     """Reach of the longest chain of convolutions: each adds its level's pixel, and the coarsest cell is whole."""
-    reach = 2 * 2  # stem and head, at half resolution
+    reach = 2 * (2 + (shape.stem > 0) + (shape.head > 0))  # at half resolution
     for level, depth in enumerate(shape.depth):
         # On the way up a level's first branch looks at the skip, which knows nothing of the levels below.
         branches = 2 * depth if level == shape.levels else 4 * depth - (depth > 0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from geoseg.memory.recompute import Replay, run_recomputed
-from geoseg.models.blocks import ConvBlock, UpBlock, init_weights
+from geoseg.models.blocks import ConvBlock, UpBlock
 
 SMALLEST_SIDE = 16
 
@@ -51,7 +51,6 @@ class UNet(nn.Module):
         self.decoder = nn.ModuleList(UpBlock(widths[i + 1], widths[i], drop if i > 0 else 0.0) for i in range(levels))
         self.head = nn.Conv2d(widths[0], num_classes, 1)
         self.recomputing = False
-        init_weights(self)
 
     def recompute_activations(self) -> UNet:
         """Keep no activations between forward and backward but those between the levels; returns self.

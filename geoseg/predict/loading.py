@@ -25,8 +25,8 @@ def load_predictor(path: Path, device: str = "auto", precision: str = "auto") ->
         ModelFileError: No model file, a damaged one, or weights that do not fit the model it names.
         ConfigError: A device or precision that this machine does not have.
     """
-    place = resolve_device(device)
-    autocast = _AUTOCAST[resolve_precision(precision, place)]
+    place = resolve_device(device, section="classification")
+    autocast = _AUTOCAST[resolve_precision(precision, place, section="classification")]
     network, spec = load_model_file(path)
     if place == "cpu":
         keep_freed_memory()

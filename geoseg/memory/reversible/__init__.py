@@ -5,6 +5,8 @@ from geoseg.memory.reversible.contract import InvertibleStep, ParameterGradients
 from geoseg.memory.reversible.couplings import AdditiveCoupling, AffineCoupling
 from geoseg.memory.reversible.rearrange import (
     ChannelExchange,
+    HaarDown,
+    HaarUp,
     MergeSkip,
     PixelShuffleUp,
     PixelUnshuffleDown,
@@ -17,6 +19,8 @@ __all__ = [
     "AdditiveCoupling",
     "AffineCoupling",
     "ChannelExchange",
+    "HaarDown",
+    "HaarUp",
     "InvertibilityReport",
     "InvertibleStep",
     "MergeSkip",

@@ -97,6 +97,63 @@ class PixelShuffleUp(PixelUnshuffleDown):
         super().move(state)
 
 
+class HaarDown(PixelUnshuffleDown):
+    """PixelUnshuffleDown of 2, then the four pixels of a cell become their mean (times two) and three differences.
+
+    The transform is orthogonal, so gradients go back as the state does. The means do not depend on where in a cell an
+    edge lies, which the layers below learn from fewer samples.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def _down(self, x: Tensor) -> Tensor:
+        return _hadamard(super()._down(x))
+
+    def _up(self, x: Tensor) -> Tensor:
+        # The copy keeps the caller's tensor as it is; the transform is its own inverse.
+        history = torch.is_grad_enabled() and x.requires_grad
+        return super()._up(_hadamard(x if history else x.clone()))
+
+    def _not_in_integers(self) -> None:
+        whole = self.stream.limit is not None and not self.stream.in_floats
+        self._require(
+            not whole, "an int16 stream", "floats, because means are no whole numbers; use PixelUnshuffleDown"
+        )
+
+    def move(self, state: list[Tensor]) -> None:
+        """Transform one half after the other."""
+        self._not_in_integers()
+        super().move(state)
+
+
+class HaarUp(HaarDown):
+    """HaarDown undone."""
+
+    def transform(self, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return the halves at twice the resolution."""
+        return super().inverse(*state)
+
+    def inverse(self, *state: Tensor) -> tuple[Tensor, ...]:
+        """Return the halves at half the resolution."""
+        return super().transform(*state)
+
+    def channels(self, widths: Sequence[int]) -> list[int]:
+        """Return the widths, those of the halves divided by four."""
+        a, b, *skips = list(widths)
+        self._require(a % 4 == 0 and b % 4 == 0, f"halves of {a} and {b} channels", "multiples of 4")
+        return [a // 4, b // 4, *skips]
+
+    def move(self, state: list[Tensor]) -> None:
+        """Transform back one half after the other."""
+        self._not_in_integers()
+        super().move_back(state)
+
+    def move_back(self, state: list[Tensor]) -> None:
+        """Transform one half after the other."""
+        super(HaarDown, self).move(state)
+
+
 class SplitSkip(Rearrangement):
     """(a, b) becomes (first half of a, second half of a, skip b)."""
 
@@ -205,6 +262,25 @@ class SwapHalves(Rearrangement):
         """Return the widths in the other order."""
         a, b, *skips = super().channels(widths)
         return [b, a, *skips]
+
+
+def _hadamard(x: Tensor) -> Tensor:
+    """Replace the values p, q, r, s of each four channels by half of their sums and differences.
+
+    In place, or into new memory where history is kept. Exact on a fixed-point grid, with one more binary digit.
+    """
+    n, c, h, w = x.shape
+    y = x.view(n, c // 4, 2, 2, h, w) if not x.requires_grad else x.reshape(n, c // 4, 2, 2, h, w)
+    if torch.is_grad_enabled() and x.requires_grad:
+        for dim in (2, 3):
+            first, second = y.unbind(dim)
+            y = torch.stack((first + second, first - second), dim)
+        return (y.reshape(n, c, h, w) * 0.5).contiguous(memory_format=memory_format(x))
+    for dim in (2, 3):
+        first, second = y.unbind(dim)
+        first.add_(second)
+        second.mul_(-2).add_(first)
+    return x.mul_(0.5)
 
 
 def _widths(a: Tensor, b: Tensor) -> str:

@@ -295,7 +295,8 @@ class _Exit(torch.autograd.Function):
         saved: Sequence[Tensor] = ctx.saved_tensors
         state = saved[0].chunk(2, dim=1) if ctx.single and ctx.share else saved
         incoming = gradients[0].chunk(2, dim=1) if ctx.single else gradients
-        tape.state[:] = [tape.stream.store(x) if ctx.share else x.clone() for x in state]
+        whole = ctx.share and not tape.stream.in_floats
+        tape.state[:] = [tape.stream.store(x) if whole else x.clone(memory_format=memory_format(x)) for x in state]
         tape.gradients[:] = [g.clone(memory_format=memory_format(x)) for x, g in zip(state, incoming, strict=True)]
         return None, None, None, torch.zeros((), device=saved[0].device)
 

@@ -27,6 +27,7 @@ class Stream:
     """Plain floats: the dtype of the input, but never below float32."""
 
     exact = False
+    in_floats = True
 
     def enter(self, x: Tensor) -> Tensor:
         """Return x (a float tensor) as a stream tensor; differentiable."""
@@ -100,6 +101,8 @@ class GridStream(Stream):
 
 class Int16Stream(GridStream):
     """16-bit integers that stand for multiples of 2**-bits."""
+
+    in_floats = False
 
     def __init__(self, bits: int = 8) -> None:
         """Args:
