@@ -103,6 +103,14 @@ def test_files_of_another_grid_do_not_stack(tmp_path: Path, change, found: str) 
         read_info(f"{one}|{two}")
 
 
+def test_a_file_without_a_crs_takes_that_of_the_others(tmp_path: Path) -> None:
+    one, two = constant(tmp_path, "one.tif", 1, crs=None), constant(tmp_path, "two.tif", 2)
+    assert read_info(f"{one}|{two}").crs == read_info(two).crs
+    nowhere = constant(tmp_path, "three.tif", 3, crs=None, transform=None)
+    with pytest.raises(DataError, match=r"three\.tif: found the CRS none"):
+        read_info(f"{two}|{nowhere}")
+
+
 def test_files_of_two_types_stack_only_after_conversion(tmp_path: Path) -> None:
     name = f"{constant(tmp_path, 'a.tif', 200, 'uint8')}|{constant(tmp_path, 'b.tif', 4000, 'uint16')}"
     with pytest.raises(DataError, match=r"b.tif: found uint16 values, but uint8 in .*a.tif.*sample.dtype"):

@@ -249,6 +249,8 @@ def _stacked(name: str, parts: tuple[RasterInfo, ...]) -> RasterInfo:
     return replace(
         first,
         path=name,
+        # In some formats only the first of several parts says where they all are.
+        crs=next((part.crs for part in parts if part.crs), None),
         count=len(bands),
         nodata_values=tuple(part.nodata_values[band - 1] for part, band in bands),
         band_names=_stacked_names(parts),
@@ -279,7 +281,7 @@ def _other_grid(first: RasterInfo, other: RasterInfo) -> list[str]:
     if (first.height, first.width) != (other.height, other.width):
         found = f"{other.height} x {other.width} pixels"
         expected = f"{first.height} x {first.width} as in {first.path}"
-    elif first.crs != other.crs:
+    elif first.crs != other.crs and not (_same_place(first, other) and None in (first.crs, other.crs)):
         found, expected = f"the CRS {other.crs or 'none'}", f"{first.crs or 'none'} as in {first.path}"
     elif not _same_place(first, other):
         found = f"the transform {tuple(other.transform)[:6]}"
@@ -290,7 +292,9 @@ def _other_grid(first: RasterInfo, other: RasterInfo) -> list[str]:
 
 
 def _same_place(first: RasterInfo, other: RasterInfo) -> bool:
-    """Tell whether the corners of two rasters of one size fall together."""
+    """Tell whether the corners of two rasters of one size fall together, on the same ground if they say where."""
+    if first.georeferenced != other.georeferenced:
+        return False
     inverse = ~first.transform
     corners = [(0, 0), (first.width, 0), (0, first.height), (first.width, first.height)]
     moved = [inverse @ (other.transform @ corner) for corner in corners]
