@@ -131,13 +131,25 @@ class EpochSampler(Sampler[list[int]]):
         rank: This process of `world`; the processes share out the items. When shuffling they do the same number of
             steps, for which up to world - 1 items are used twice.
         world: Number of processes.
+        weights: How often an epoch holds each item, on average: 2.5 is twice or three times. When shuffling alone;
+            None: once each.
     """
 
     def __init__(
-        self, n: int, batch_size: int, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1
+        self,
+        n: int,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        weights: Sequence[float] | None = None,
     ) -> None:
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world}")
+        self._ends = None if weights is None or not shuffle else np.cumsum(weights, dtype=np.float64)
+        if self._ends is not None:
+            n = max(1, round(self._ends[-1]))
         self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
         self.rank, self.world = rank, world
         self._epoch = 0
@@ -151,7 +163,12 @@ class EpochSampler(Sampler[list[int]]):
         """Return this process's items of the current epoch, in order."""
         if not self.shuffle:
             return np.arange(self.n)[self.rank :: self.world]
-        drawn = np.random.default_rng([self.seed, self._epoch]).permutation(self.n)
+        rng = np.random.default_rng([self.seed, self._epoch])
+        drawn = rng.permutation(self.n)
+        if self._ends is not None:
+            # Evenly spaced marks along the weights: each item gets its share rounded up or down, every epoch as many.
+            marks = (drawn + rng.random()) * (self._ends[-1] / self.n)
+            drawn = np.minimum(np.searchsorted(self._ends, marks, side="right"), len(self._ends) - 1)
         share = -(-self.n // self.world)
         return np.resize(drawn, share * self.world)[self.rank :: self.world]
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from geoseg.data.augment import AUGMENTATIONS, build_augmentation
@@ -55,7 +57,9 @@ class StoreBatches:
             raise ConfigError(problem("training.augmentation", augmentation, expected, "use one of these")) from error
         chosen = choose(store.info.samples[split], limit, seed)
         self.dataset = SampleDataset(store, split, augment, chosen, seed)
-        self.sampler = EpochSampler(len(chosen), batch_size, seed, shuffle=training)
+        weights = _weights(store, split)[chosen] if training else np.ones(len(chosen))
+        uneven = weights.tolist() if (weights != 1).any() else None
+        self.sampler = EpochSampler(len(chosen), batch_size, seed, shuffle=training, weights=uneven)
         self._loader = make_loader(self.dataset, self.sampler, workers)
 
     def set_epoch(self, epoch: int) -> None:
@@ -68,6 +72,12 @@ class StoreBatches:
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+
+def _weights(store: Store, split: str) -> NDArray[np.float64]:
+    """Return the weight of each sample of a split: that of its scene in the list of scenes."""
+    by_scene = {str(entry["id"]): float(entry.get("weight", 1.0)) for entry in store.info.scenes if "id" in entry}
+    return np.array([by_scene.get(scene, 1.0) for scene in store.samples(split)["scene"]])
 
 
 def check_store(info: StoreInfo, where: object, **expected: Any) -> None:

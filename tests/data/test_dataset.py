@@ -206,3 +206,25 @@ def test_real_folder_is_not_needed_to_count_batches(tmp_path: Path) -> None:
     assert len(EpochSampler(9, 8)) == 2
     with pytest.raises(ValueError, match="rank"):
         EpochSampler(9, 8, rank=2, world=2)
+
+
+def test_weights_say_how_often_an_epoch_holds_an_item() -> None:
+    sampler = EpochSampler(4, 4, seed=3, weights=[1.0, 2.0, 0.25, 0.75])
+    counts = np.zeros(4)
+    for epoch in range(400):
+        sampler.set_epoch(epoch)
+        order = [item for batch in sampler for item in batch]
+        found = np.bincount(order, minlength=4)
+        assert len(order) == 4  # the sum of the weights
+        assert found[0] == 1
+        assert found[1] == 2
+        counts += found
+    assert counts[2] / 400 == pytest.approx(0.25, abs=0.07)
+    assert counts[3] / 400 == pytest.approx(0.75, abs=0.07)
+
+
+def test_weights_of_one_use_every_item_and_validation_knows_none() -> None:
+    even = EpochSampler(5, 3, seed=1, weights=[1.0] * 5)
+    assert sorted(item for batch in even for item in batch) == [0, 1, 2, 3, 4]
+    plain = EpochSampler(3, 2, shuffle=False, weights=[9.0, 1.0, 1.0])
+    assert [item for batch in plain for item in batch] == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,3 +113,11 @@ def test_a_run_does_not_go_on_with_other_samples(store):
     other = make_spec(dataclasses.replace(store.info, bands=(1, 2)), "unetsmall", {})
     with pytest.raises(ModelFileError, match=r"found bands \[1, 3\], expected \[1, 2\]"):
         check_same_samples(spec, other, "last.ckpt")
+
+
+def test_samples_of_a_scene_with_a_weight_come_more_often(tmp_path: Path) -> None:
+    folder = make_store(tmp_path, trn=3, scenes=({"id": "trn", "weight": 2.0},))
+    batches = StoreBatches(open_store(folder), "trn", batch_size=2)
+    assert sorted(item for batch in batches.sampler for item in batch) == [0, 0, 1, 1, 2, 2]
+    plain = make_store(tmp_path / "plain", trn=3, scenes=({"id": "trn", "weight": 1.0},))
+    assert sorted(item for batch in StoreBatches(open_store(plain), "trn", 3).sampler for item in batch) == [0, 1, 2]
