@@ -58,22 +58,22 @@ class Shape:
 
     width: int = 64
     levels: int = 2
-    depth: tuple[int, ...] = (2, 2, 1)
+    depth: tuple[int, ...] = (1, 2, 1)
     hidden: tuple[float, ...] = (1.0, 1.0, 1.0)
     branch: str = "preact"
     norm: str = "batch"
     coupling: str = "additive"
     slices: int = 1
-    down: str = "pixel"
-    stem: int = 0
-    head: int = 0
-    keep: bool = False
+    down: str = "haar"
+    stem: int = 64
+    head: int = 64
+    keep: bool = True
 
 
 PRESETS: dict[str, Shape] = {
     "small": Shape(),
-    "balanced": Shape(width=96, depth=(2, 1, 1), hidden=(1.0, 1.0, 0.5)),
-    "accurate": Shape(width=96, depth=(2, 1, 1), hidden=(1.0, 1.0, 0.5)),
+    "balanced": Shape(width=80, hidden=(1.0, 1.0, 0.75)),
+    "accurate": Shape(width=96, hidden=(1.0, 0.75, 0.5)),
 }
 
 
@@ -214,7 +214,13 @@ class ReversibleUNet(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if stream == "int16":
+            # Means of integers are no integers; and who takes 16 bits is after the smallest peak.
+            fallback = {"down": "pixel", "keep": False}
+            options |= {key: value for key, value in fallback.items() if options.get(key) is None}
         shape = make_shape(preset, options)
+        if stream == "int16" and shape.down == "haar":
+            raise ConfigError(_problem("down", "haar with an int16 stream", "pixel", "leave down out, or stream"))
         self.in_channels, self.num_classes, self.shape = in_channels, num_classes, shape
         self.size_divisor = 2 ** (shape.levels + 1)
         self.receptive_radius = None if shape.norm == "group" else _radius(shape)

@@ -18,6 +18,8 @@ from geoseg.memory.reversible import (
     AdditiveCoupling,
     AffineCoupling,
     ChannelExchange,
+    HaarDown,
+    HaarUp,
     InvertibleStep,
     MergeSkip,
     PixelShuffleUp,
@@ -688,6 +690,31 @@ def test_inverse_and_single_steps() -> None:
         torch.testing.assert_close(step.invert(step(x)), x, rtol=1e-11, atol=1e-11)
     halves = PixelUnshuffleDown()(x).chunk(2, 1)
     assert torch.equal(halves[0], F.pixel_unshuffle(x[:, :4], 2))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_haar_is_orthogonal_and_starts_with_the_mean(layout: torch.memory_format) -> None:
+    x = image(2, 8, 8, 12).contiguous(memory_format=layout)
+    before = x.clone()
+    y = HaarDown()(x)
+    torch.testing.assert_close(y[:, :16:4], 2 * F.avg_pool2d(x[:, :4], 2), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(y.square().sum(), x.square().sum(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(HaarUp()(y), x, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(HaarDown().invert(y), x, rtol=1e-12, atol=1e-12)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True}])
+def test_haar_inside_a_sequence(options: dict) -> None:
+    steps = [SplitSkip(), HaarDown(), AdditiveCoupling(branch(8), branch(8)), HaarUp(), MergeSkip()]
+    dtype = torch.float32 if options else torch.float64
+    saving, oracle = pair(*steps, dtype=dtype, channels=8, monitor_every=1, **options)
+    for net in (saving, oracle):
+        train_step(net, image(2, 8, 8, 8, dtype=dtype))
+    assert_same(saving, oracle, 1e-5 if options else 1e-11)
+    assert saving.inverse_error == 0 if options else saving.inverse_error < 1e-14
+    with pytest.raises(ValueError, match="HaarDown: found an int16 stream"):
+        ReversibleSequence(steps, stream="int16")(image(2, 8, 8, 8, dtype=torch.float32))
 
 
 class Scale(InvertibleStep):

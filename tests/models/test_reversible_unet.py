@@ -43,8 +43,10 @@ def step(net: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
         {"norm": "group", "slices": 2},
         {"levels": 1, "depth": 1},
         {"levels": 3, "depth": (1, 0, 1, 2), "hidden": 0.5},
+        {"stem": 8, "head": 12, "down": "haar", "keep": True},
         {"exact": True},
         {"stream": "int16", "bits": 7},
+        {"stream": "int16", "keep": True, "stem": 0, "head": 0},
     ],
     ids=str,
 )
@@ -136,6 +138,7 @@ def test_an_int16_stream_needs_less() -> None:
         ({"hidden": 0.0}, "hidden: found"),
         ({"branch": "unheard"}, "branch: found 'unheard', expected one of preact"),
         ({"slices": 2}, "slices: found 2 with batch norm.*group"),
+        ({"stream": "int16", "down": "haar"}, "down: found haar with an int16 stream"),
         ({"preset": "huge"}, "preset"),
         ({"colour": 1}, "colour: found an unknown option"),
     ],
