@@ -33,6 +33,7 @@ from geoseg.execution import (
     resolve_workers,
     share_of_work,
 )
+from geoseg.report.store import empty_warnings, write_store_report
 from geoseg.settings import sample_options
 
 # A process costs about two seconds to start; this many blocks pay for it.
@@ -74,7 +75,7 @@ def _sample(call: Invocation) -> None:
         return
     options = sample_options(config)
     if chosen.remove:
-        store = remove_scenes(final, chosen.remove, options, Build(on_warning=log.warn))
+        store = remove_scenes(final, chosen.remove, options, Build(decorate=write_store_report, on_warning=log.warn))
         log.info(f"removed {', '.join(chosen.remove)}")
     else:
         made = _make(call, options, final)
@@ -82,7 +83,8 @@ def _sample(call: Invocation) -> None:
             log.info("this share is done; the share that finds all others done finishes the store")
             return
         store = made
-    _warn_of_empty(store, log)
+    for line in empty_warnings(store.info):
+        log.warn(line)
     for line in summary(store):
         log.info(line)
 
@@ -148,7 +150,7 @@ def _build(call: Invocation, found: Survey, options: SampleOptions, final: Path,
     if share != (1, 1):
         log.info(f"share {share[0]} of {share[1]}")
     with progress(blocks, "sampling", "blocks") as bar, _executor(call.config, call.options, blocks) as executor:
-        how = Build(partial(map_tasks, executor), bar.update, on_warning=log.warn, share=share)
+        how = Build(partial(map_tasks, executor), bar.update, write_store_report, log.warn, share)
         return build_store(found, options, final, how, update.kept)
 
 
@@ -175,19 +177,6 @@ def _executor(config: Config, chosen: argparse.Namespace, blocks: int) -> Iterat
         cluster.__exit__(None, None, None)
 
 
-def _warn_of_empty(store: Store, log: Log) -> None:
-    for scene in store.info.scenes:
-        if not scene["samples"]:
-            dropped = {reason: sum(split[reason] for split in scene["dropped"].values()) for reason in _LEFT_OUT}
-            log.warn(
-                f"{scene['image']}: no samples; {dropped['background']} windows hold background alone, "
-                f"{dropped['unknown']} no known pixel"
-                + (f", {little} too little" if (little := dropped["invalid"] + dropped["unannotated"]) else "")
-            )
-    if any(s["split"] == "val" for s in store.info.scenes) and not store.info.samples["val"]:
-        log.warn("the val scenes gave no samples: training needs some to choose the best epoch")
-
-
 def summary(store: Store) -> list[str]:
     """Return the lines that end the command: samples, windows left out, pixels per split and class, distances."""
     info = store.info
@@ -208,7 +197,7 @@ def summary(store: Store) -> list[str]:
     ]
     bands = f"{len(info.bands)} bands of {info.dtype}"
     where = f"samples of {info.samples_size} x {info.samples_size} pixels, {bands}: {store.folder}"
-    return [*lines, *_apart(info), where, f"to look at: {store.folder / 'preview.png'}"]
+    return [*lines, *_apart(info), where, f"to look at: {store.folder / 'report.html'}"]
 
 
 def _scenes(info: StoreInfo, split: str) -> int:

@@ -54,7 +54,7 @@ def test_summary_of_splits_and_classes(config: Path, capsys: pytest.CaptureFixtu
     assert lines[""][:3] == ["trn", "val", "tst"]
     assert lines["samples"][1:] == [str(store.info.samples[s]) for s in ("trn", "val", "tst")]
     assert lines["2 roof"][2] == f"{store.info.class_pixels['trn'][2]:,}"
-    assert str(store.folder / "preview.png") in out.out
+    assert str(store.folder / "report.html") in out.out
     # A polygon without a value, in each of three files.
     assert out.err.count("warning:") == 3
     assert "3 warnings" in out.err

@@ -86,6 +86,7 @@ def scene_entry(facts: SceneFacts, plan: ScenePlan | None) -> dict[str, Any]:
         "transform": list(info.transform)[:6],
         "resolution": list(info.resolution),
         "polygons": facts.polygons,
+        "warnings": list(facts.warnings),
         "mark": scene_mark(facts),
         "sources": sources(facts),
         "ground": [list(region) for region in plan.ground] if plan else [],

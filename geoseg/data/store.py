@@ -10,6 +10,7 @@
     <folder>/scenes/<scene>.json, ...    the record of a scene, its rows (with checksums) and subsample: what it takes
                                          to finish the store again with other scenes beside it
     <folder>/preview.png                 a contact sheet
+    <folder>/report.html                 maps, samples, classes, bands and warnings on a page (written by the command)
 
 Validity is stored because 0 is a good pixel value: it lets training and classification zero the same pixels after
 normalising. `index.valid_position` is the row in `.valid.npy`, or -1 for a sample without invalid pixels.

@@ -58,12 +58,14 @@ class SceneFacts:
         info: What the raster says of itself.
         bands: Numbers, from 1, of the bands to use, in order.
         polygons: Number of label polygons.
+        warnings: What the user should know.
     """
 
     scene: Scene
     info: RasterInfo
     bands: tuple[int, ...]
     polygons: int
+    warnings: tuple[str, ...] = ()
 
     @property
     def band_names(self) -> tuple[str | None, ...]:
@@ -206,7 +208,7 @@ def look(scene: Scene, options: SurveyOptions, key: str = "") -> SceneFindings:
         notes = [*ground.warnings, *ground.check(scene.ground, info)]
     except GeosegError as error:
         problems += error.problems
-    facts = None if problems or info is None else SceneFacts(scene, info, bands, polygons)
+    facts = None if problems or info is None else SceneFacts(scene, info, bands, polygons, tuple(notes))
     located = tuple(f"{scene.where}: {line}" if scene.where else line for line in problems)
     return SceneFindings(scene, info, facts, located, tuple(notes))
 

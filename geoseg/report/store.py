@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from geoseg.data.preview import coloured, stretched
-from geoseg.data.store import SPLITS, Store
+from geoseg.data.store import SPLITS, Store, StoreInfo
 from geoseg.report.charts import class_balance, histogram, valid_fractions
 from geoseg.report.footprints import SPLIT_COLOURS, Footprints, in_pixels, maps
 from geoseg.report.html import page, paragraph, raw_figure, row, section, swatches, table, warning_list
@@ -29,19 +30,18 @@ _OVERLAY = 0.45  # how much of a label's colour covers the image
 _GREY = "#6b7f99"
 
 
-def write_store_report(store: Store, path: Path, warnings: Sequence[str] = ()) -> None:
+def write_store_report(store: Store, path: Path | None = None) -> None:
     """Write the report of a store; the same store gives the same bytes.
 
     Args:
-        store: The store; thumbnails are read from it, and its index.
-        path: The HTML file.
-        warnings: What was said while it was made.
+        store: The store; its index and some samples are read.
+        path: The HTML file; None: `report.html` in the store.
     """
     frame = _index(store)
     splits = [split for split in SPLITS if store.info.samples.get(split, 0)]
     sections = [
         _summary(store, splits),
-        section("Warnings", warning_list(list(dict.fromkeys(warnings)))),
+        section("Warnings", warning_list(store_warnings(store.info))),
         section("Where the samples lie", *_maps(store, frame, splits)),
         section("Samples", *_contact_sheets(store, splits)),
         section("Classes", _balance(store, splits), _class_table(store, splits)),
@@ -49,7 +49,41 @@ def write_store_report(store: Store, path: Path, warnings: Sequence[str] = ()) -
         section("Bands", *_bands(store)),
         section("Scenes", *_scenes(store)),
     ]
+    path = path or store.folder / "report.html"
     path.write_text(page("Sample store", sections), encoding="utf-8")
+
+
+def store_warnings(info: StoreInfo) -> list[str]:
+    """Return what there is to know of a store: what was said of its scenes, and what they come to."""
+    lines = [line for scene in info.scenes for line in scene.get("warnings", ())]
+    for split in ("trn", "val"):
+        missing = [str(c["name"]) for c in info.classes if not info.class_pixels[split][int(c["id"])]]
+        if info.samples.get(split, 0) and missing:
+            lines.append(f"the {split} samples hold no pixel of {', '.join(missing)}")
+    if not info.samples.get("val", 0) and not any(scene["split"] == "val" for scene in info.scenes):
+        lines.append("there are no val samples: training needs some to choose the best epoch")
+    for pair, distance in (info.splitting.get("distance_m") or {}).items():
+        if distance == 0:
+            lines.append(f"samples of {pair} touch or share ground: scores may be too good")
+    return list(dict.fromkeys([*lines, *empty_warnings(info)]))
+
+
+def empty_warnings(info: StoreInfo) -> list[str]:
+    """Return which scenes gave no samples, and why."""
+    lines = []
+    for scene in info.scenes:
+        if not scene["samples"]:
+            dropped: Counter[str] = Counter()
+            for reasons in scene["dropped"].values():
+                dropped.update(reasons)
+            little = dropped["invalid"] + dropped["unannotated"]
+            lines.append(
+                f"{scene['image']}: no samples; {dropped['background']} windows hold background alone, "
+                f"{dropped['unknown']} no known pixel" + (f", {little} too little" if little else "")
+            )
+    if any(scene["split"] == "val" for scene in info.scenes) and not info.samples["val"]:
+        lines.append("the val scenes gave no samples: training needs some to choose the best epoch")
+    return lines
 
 
 def _index(store: Store) -> pd.DataFrame:
@@ -62,9 +96,15 @@ def _summary(store: Store, splits: Sequence[str]) -> str:
     counts = ", ".join(f"{info.samples[split]:,} {split}" for split in splits)
     names = ", ".join(f"{band} {name}" if name else str(band) for band, name in _named_bands(store)[:_BANDS_SHOWN])
     more = f" and {len(info.bands) - _BANDS_SHOWN} more" if len(info.bands) > _BANDS_SHOWN else ""
+    apart = [
+        f"{pair} {distance:,.0f} {unit}"
+        for unit in ("m", "px")
+        for pair, distance in (info.splitting.get(f"distance_{unit}") or {}).items()
+    ]
+    gaps = f" Smallest distance between splits: {', '.join(apart)}." if apart else ""
     return paragraph(
         f"{sum(info.samples.values()):,} samples ({counts}) of {info.samples_size} x {info.samples_size} pixels, "
-        f"{len(info.bands)} bands of {info.dtype} ({names}{more}), from {len(info.scenes)} scenes."
+        f"{len(info.bands)} bands of {info.dtype} ({names}{more}), from {len(info.scenes)} scenes.{gaps}"
     )
 
 
@@ -216,7 +256,9 @@ def _scenes(store: Store) -> list[str]:
     rows = []
     for scene in store.info.scenes[:_SCENES_SHOWN]:
         size = f"{scene['width']} x {scene['height']}"
-        rows.append([str(scene["id"]), str(scene["split"]), size, str(scene["crs"] or "none"), f"{scene['samples']:,}"])
+        found = scene.get("samples_by_split") or {scene["split"]: scene["samples"]}
+        samples = ", ".join(f"{count:,} {split}" for split, count in found.items() if count) or "none"
+        rows.append([str(scene["id"]), size, str(scene["crs"] or "none"), samples])
     more = len(store.info.scenes) - len(rows)
     notes = [paragraph(f"and {more} more", quiet=True)] if more > 0 else []
-    return [table(["scene", "split", "pixels", "CRS", "samples"], rows), *notes]
+    return [table(["scene", "pixels", "CRS", "samples"], rows), *notes]
