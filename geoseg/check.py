@@ -7,28 +7,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
-from geoseg.data.building import fingerprint
-from geoseg.data.inspect import Inspection, count_samples, disk_bytes, inspect_scenes, plan_counts, with_counts
+from geoseg.data.disk import bytes_needed, check_room
+from geoseg.data.editing import plan_update
+from geoseg.data.inspect import Inspection, count_samples, inspect_scenes, plan_counts, store_bytes, with_counts
 from geoseg.data.inspect.expect import BUDGET
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import read_scenes
-from geoseg.data.store import open_store
 from geoseg.data.survey import Findings, SceneFacts
-from geoseg.errors import DataError, problem
+from geoseg.errors import DataError, GeosegError, problem
 from geoseg.execution import local_executor, map_tasks, resolve_workers
 from geoseg.report.inspection import expected_values, scene_lines, scene_values, together_lines, verdict
 from geoseg.settings import sample_options
 
 _MANY = 4  # blocks that pay for a process of their own
+
+
+class _Needs(NamedTuple):
+    """What sampling and training take: name and text of each line, and problems."""
+
+    lines: dict[str, str]
+    problems: list[str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,13 +63,18 @@ def _check(call: Invocation) -> None:
     names = [str(entry["name"]) for entry in options.classes]
     expected = expected_values(inspection, names)
     problems, warnings = _expectations(expected, inspection), _missing_classes(expected)
-    needs = _needs(config, options, inspection)
-    problems += needs.pop("problems")
-    warnings += needs.pop("warnings") + _store_warning(config, together, options)
-    inspection = Inspection(
-        inspection.scenes, inspection.problems + tuple(problems), inspection.warnings + tuple(warnings)
+    needs = _needs(config, options, inspection, facts)
+    if facts and not call.options.quick:
+        try:
+            needs.lines["memory"] = _memory(config, len(facts[0].bands))
+        except GeosegError as error:  # options that the model does not take
+            needs.problems.extend(error.problems)
+    problems += needs.problems
+    warnings += _store_warning(config, together, options)
+    inspection = replace(
+        inspection, problems=inspection.problems + tuple(problems), warnings=inspection.warnings + tuple(warnings)
     )
-    (_print_json if call.options.json else _print_tables)(call, inspection, expected, needs, names)
+    (_print_json if call.options.json else _print_tables)(call, inspection, expected, needs.lines, names)
     found = inspection.all_problems + (inspection.all_warnings if call.options.strict else [])
     if found:
         raise DataError(found)
@@ -72,16 +84,18 @@ def _counted(
     call: Invocation, facts: Sequence[SceneFacts], inspection: Inspection, options: SampleOptions, key: str
 ) -> Inspection:
     """Count the samples of the scenes that can be sampled, on this machine's processes."""
-    budget = None if call.options.full else 1 if call.options.quick else BUDGET
-    plans = plan_counts(facts, options, key, budget)
-    blocks = sum(len(tasks) for _, _, tasks in plans)
-    if not blocks:
+    if not facts:
         return inspection
+    budget = None if call.options.full else 1 if call.options.quick else BUDGET
+    try:
+        plans, warnings = plan_counts(facts, options, key, budget)
+    except DataError as error:  # splits that cannot be made
+        return replace(inspection, problems=inspection.problems + tuple(error.problems))
+    blocks = sum(len(plan.tasks) for plan in plans)
     workers = min(resolve_workers(call.config.sample.workers), max(1, blocks // _MANY))
     with progress(blocks, "counting samples", "blocks") as bar, local_executor(workers) as executor:
         counts = count_samples(plans, partial(map_tasks, executor), bar.update)
-    by_scene = {fact.scene.scene_id: found for (fact, _, _), found in zip(plans, counts, strict=True)}
-    return with_counts(inspection, by_scene)
+    return replace(with_counts(inspection, counts), warnings=inspection.warnings + tuple(warnings))
 
 
 def _expectations(expected: dict[str, Any], inspection: Inspection) -> list[str]:
@@ -106,29 +120,43 @@ def _missing_classes(expected: dict[str, Any]) -> list[str]:
     return warnings
 
 
-def _needs(config: Config, options: SampleOptions, inspection: Inspection) -> dict[str, Any]:
-    """Return lines about disk, time and memory, with "problems" and "warnings"."""
-    needs: dict[str, Any] = {"problems": [], "warnings": []}
-    counted = [r for r in inspection.scenes if r.expected is not None and r.info is not None]
+def _needs(config: Config, options: SampleOptions, inspection: Inspection, facts: Sequence[SceneFacts]) -> _Needs:
+    """Return lines about disk and time."""
+    counted = [(r.info, len(r.bands), r.expected) for r in inspection.scenes if r.info is not None and r.expected]
     if not counted:
-        return needs
-    sizes = [disk_bytes(r.info, len(r.bands), options, r.expected.samples) for r in counted if r.info and r.expected]
-    need, free = sum(sizes) + max(sizes), _free_bytes(Path(config.global_.data_path))
-    needs["disk"] = f"about {_size(sum(sizes))} for the store, {_size(need)} while it is made; {_size(free)} are free"
-    if need > free:
-        found = f"{_size(free)} free, for a store that takes about {_size(need)}"
-        remedy = "free some space, choose another global.data_path, or raise sample.samples_dist"
-        needs["problems"] = [problem(config.global_.data_path, found, "enough", remedy)]
+        return _Needs({}, [])
+    folder = Path(config.global_.data_path) / "samples"
+    size = sum(store_bytes(info, bands, options.size, found.samples) for info, bands, found in counted)
+    room = bytes_needed(facts, options)
+    problems = []
+    try:
+        check_room(folder, room)
+    except DataError as error:
+        problems += error.problems
     workers = resolve_workers(config.sample.workers)
-    seconds = sum(r.expected.seconds for r in counted if r.expected) / workers
-    needs["time"] = f"about {_duration(seconds)} to sample with {workers} process{'es' if workers > 1 else ''}"
-    return needs
+    seconds = sum(found.seconds for _, _, found in counted) / workers
+    lines = {
+        "disk": f"about {_size(size)} for the store; {_size(room)} must be free while it is made, at most",
+        "time": f"about {_duration(seconds)} to sample with {workers} process{'es' if workers > 1 else ''}",
+    }
+    return _Needs(lines, problems)
 
 
-def _free_bytes(folder: Path) -> int:
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+def _memory(config: Config, bands: int) -> str:
+    """Return what a training step of the chosen model needs, estimated without running it."""
+    from geoseg.learn.capacity import sample_bytes  # these import torch, which takes seconds
+    from geoseg.memory import estimate_step
+    from geoseg.models import build_model
+
+    shared, training = config.global_, config.training
+    batch = training.batch_size if isinstance(training.batch_size, int) else 1
+    chosen = getattr(config.models, shared.model_name).model_dump(exclude={"pretrained"}, exclude_none=True)
+    model = build_model(shared.model_name, bands, int(shared.num_classes or 2), **chosen)
+    precision = "bf16-mixed" if training.precision == "auto" else training.precision
+    step = estimate_step(model, batch, shared.samples_size, bands, int(shared.num_classes or 2), precision=precision)
+    need = step.total + batch * sample_bytes(bands, shared.samples_size)
+    auto = "" if isinstance(training.batch_size, int) else " (batch_size: auto takes the largest that fits)"
+    return f"about {_size(need)} to train {shared.model_name} with batches of {batch}{auto}; more: plan"
 
 
 def _size(count: float) -> str:
@@ -148,16 +176,14 @@ def _duration(seconds: float) -> str:
 def _store_warning(config: Config, together: Findings, options: SampleOptions) -> list[str]:
     """Say whether `sample` would refuse to replace what is there."""
     final = Path(config.global_.data_path) / "samples"
-    if not final.exists() or config.sample.overwrite or any(found.facts is None for found in together.scenes):
+    # Without the folder, planning might bring back a former store: that is for sample to do.
+    if not final.exists() or together.problems or any(found.facts is None for found in together.scenes):
         return []
     try:
-        mark = open_store(final).info.provenance.get("fingerprint")
-        if together.problems or mark == fingerprint(together.survey(), options):
-            return []
-        found = "a sample store made with other settings, or from files that have changed since"
-    except DataError:
-        found = "files, but no complete sample store"
-    return [f"{final}: {found}: sample would refuse to replace it without --overwrite"]
+        plan_update(final, together.survey(), options, overwrite=config.sample.overwrite)
+    except DataError as error:
+        return [f"sample would stop: {line}" for line in error.problems]
+    return []
 
 
 def _print_tables(

@@ -10,6 +10,7 @@ from geoseg.data.inspect import Inspection, SampleCount, SceneReport, crs_name, 
 from geoseg.data.inspect.offset import Offset
 from geoseg.data.inspect.pixels import PixelFacts
 from geoseg.data.inspect.polygons import PolygonFacts
+from geoseg.data.splits import SPLITS
 from geoseg.geo.raster import RasterInfo
 
 _BANDS_SHOWN = 8
@@ -50,8 +51,9 @@ def verdict(problems: int, warnings: int) -> str:
 def samples_text(found: SampleCount) -> str:
     """Return what a scene would yield."""
     left_out = "".join(f", {count:,} left out: {reason}" for reason, count in found.dropped.items())
+    kept = ", ".join(f"{count:,} {split}" for split, count in found.kept.items() if count) or "none"
     how = "exact" if found.exact else f"about, from {found.blocks_read} of {found.blocks} blocks"
-    return f"{found.samples:,}{left_out} ({how})"
+    return f"{kept}{left_out} ({how})"
 
 
 def _raster_rows(info: RasterInfo, bands: Sequence[int]) -> list[tuple[str, str]]:
@@ -188,11 +190,14 @@ def expected_values(inspection: Inspection, class_names: Sequence[str]) -> dict[
         found = report.expected
         if found is None:
             continue
-        entry = splits.setdefault(report.scene.split, {"samples": 0, "class_pixels": [0] * len(class_names)})
-        entry["samples"] += found.samples
-        entry["class_pixels"] = [a + b for a, b in zip(entry["class_pixels"], found.class_pixels, strict=True)]
+        for split in SPLITS:
+            if found.kept[split] or split == report.scene.split:
+                entry = splits.setdefault(split, {"samples": 0, "class_pixels": [0] * len(class_names)})
+                entry["samples"] += found.kept[split]
+                pairs = zip(entry["class_pixels"], found.class_pixels[split], strict=True)
+                entry["class_pixels"] = [a + b for a, b in pairs]
         exact = exact and found.exact
-    ordered = {split: splits[split] for split in ("trn", "val", "tst") if split in splits}
+    ordered = {split: splits[split] for split in SPLITS if split in splits}
     return {"classes": list(class_names), "exact": exact, "splits": ordered}
 
 

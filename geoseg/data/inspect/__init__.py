@@ -1,6 +1,6 @@
 """What scenes hold, looked at closely: pixels, polygons, how they fit, and the samples to expect. Writes nothing."""
 
-from geoseg.data.inspect.expect import SampleCount, count_samples, disk_bytes, plan_counts
+from geoseg.data.inspect.expect import SampleCount, count_samples, plan_counts, store_bytes
 from geoseg.data.inspect.scene import (
     Inspection,
     SceneReport,
@@ -18,11 +18,11 @@ __all__ = [
     "SceneReport",
     "count_samples",
     "crs_name",
-    "disk_bytes",
     "inspect_scenes",
     "offset_text",
     "orientation",
     "plan_counts",
+    "store_bytes",
     "unit",
     "with_counts",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from geoseg.data.sampling import BlockTask, SampleOptions, count_classes, judged_windows, plan_scene, read_block
+from geoseg.data.planning import plan_store
+from geoseg.data.sampling import (
+    BlockTask,
+    SampleOptions,
+    count_classes,
+    judged_windows,
+    plan_scene,
+    read_block,
+)
+from geoseg.data.splits import SPLITS
 from geoseg.data.statistics import Moments, band_moments, merge
 from geoseg.data.survey import SceneFacts
 from geoseg.errors import GeosegError
@@ -21,11 +31,9 @@ from geoseg.geo.raster import RasterInfo
 BUDGET = 2 * 10**9
 _WRITING = 1.6  # time of sampling by that of reading and judging alone, measured
 _LABEL_SHARE = 0.05  # of a burnt label raster's pixels that remain as bytes after compression
-_FOOTPRINT_BYTES = 400  # of a row of the index
+_ROW_BYTES = 400  # of a sample in the index
 
-RunTasks = Callable[
-    [Callable[[BlockTask], "BlockCount"], Iterable[BlockTask]], Iterator[tuple[BlockTask, "BlockCount | Exception"]]
-]
+RunTasks = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,9 @@ class BlockCount:
     """What a block holds.
 
     Attributes:
-        windows: Windows of the block.
+        kept: Split -> windows that would be kept.
         dropped: Windows that would be left out, by reason.
-        class_pixels: Pixels per class in the windows that would be kept.
+        class_pixels: Split -> pixels per class in the windows that would be kept.
         scene_pixels: Pixels per class that the block owns.
         valid: Pixels with data that it owns.
         owned: Pixels that it owns.
@@ -43,9 +51,9 @@ class BlockCount:
         seconds: CPU time that it took.
     """
 
-    windows: int
+    kept: Mapping[str, int]
     dropped: Mapping[str, int]
-    class_pixels: tuple[int, ...]
+    class_pixels: Mapping[str, tuple[int, ...]]
     scene_pixels: tuple[int, ...]
     valid: int
     owned: int
@@ -60,9 +68,9 @@ class SampleCount:
     Attributes:
         blocks: Blocks of the scene.
         blocks_read: How many were read.
-        samples: Windows that would be kept.
+        kept: Split -> windows that would be kept.
         dropped: Windows that would be left out, by reason.
-        class_pixels: Pixels per class in the samples.
+        class_pixels: Split -> pixels per class in the samples.
         scene_pixels: Pixels per class in the scene, each once.
         valid_fraction: Share of pixels with data, 0..1.
         lows: Least value of each band, None where no pixel holds data.
@@ -72,9 +80,9 @@ class SampleCount:
 
     blocks: int
     blocks_read: int
-    samples: int
+    kept: Mapping[str, int]
     dropped: Mapping[str, int]
-    class_pixels: tuple[int, ...]
+    class_pixels: Mapping[str, tuple[int, ...]]
     scene_pixels: tuple[int, ...]
     valid_fraction: float
     lows: tuple[float | None, ...]
@@ -82,30 +90,54 @@ class SampleCount:
     seconds: float
 
     @property
+    def samples(self) -> int:
+        """Windows of all splits that would be kept."""
+        return sum(self.kept.values())
+
+    @property
     def exact(self) -> bool:
         """Whether every block was read."""
         return self.blocks_read == self.blocks
 
 
+@dataclass(frozen=True)
+class CountPlan:
+    """A scene, the number of its blocks, and those to read."""
+
+    facts: SceneFacts
+    blocks: int
+    tasks: list[BlockTask]
+
+
 def plan_counts(
-    facts: Sequence[SceneFacts], options: SampleOptions, key: str, budget: int | None = BUDGET
-) -> list[tuple[SceneFacts, int, list[BlockTask]]]:
-    """Return each scene, the number of its blocks, and those to read: evenly spread, at least one.
+    facts: Sequence[SceneFacts],
+    options: SampleOptions,
+    key: str,
+    budget: int | None = BUDGET,
+    run_tasks: RunTasks | None = None,
+) -> tuple[list[CountPlan], list[str]]:
+    """Return the blocks to read of each scene, evenly spread, at least one; and warnings about the splits.
 
     Args:
         facts: The scenes.
         options: How they would be cut.
         key: Names this state of files and options, for the cache of labels.
         budget: Pixel values to read of all scenes together, about; None: all.
+        run_tasks: Where labels are looked at, if they decide where windows lie; None: here.
+
+    Raises:
+        DataError: Splits would share ground, or cannot be made.
     """
+    # What a look at the labels finds is passed on in files; they are gone before anybody could see them.
+    with tempfile.TemporaryDirectory(prefix="geoseg-") as scratch:
+        windows, warnings = plan_store(facts, options, Path(scratch) / "looks", run_tasks or _run_here)
     values = sum(f.info.height * f.info.width * len(f.bands) for f in facts)
     step = 1 if budget is None else max(1, math.ceil(values / max(1, budget)))
     plans = []
-    for fact in facts:
-        tasks = plan_scene(fact, options, 0, Path(key) / fact.scene.scene_id)
-        chosen = tasks[min(step // 2, len(tasks) // 2) :: step]
-        plans.append((fact, len(tasks), chosen))
-    return plans
+    for fact, chosen in zip(facts, windows, strict=True):
+        tasks = plan_scene(fact, options, 0, Path(key) / fact.scene.scene_id, chosen)
+        plans.append(CountPlan(fact, len(tasks), tasks[min(step // 2, len(tasks) // 2) :: step]))
+    return plans, warnings
 
 
 def count_block(task: BlockTask) -> BlockCount:
@@ -117,22 +149,22 @@ def count_block(task: BlockTask) -> BlockCount:
     started = time.process_time()
     classes = task.options.num_classes
     pixels = read_block(task)
+    kept = dict.fromkeys(SPLITS, 0)
+    totals = {split: np.zeros(classes, np.int64) for split in SPLITS}
     dropped: dict[str, int] = {}
-    total = np.zeros(classes, np.int64)
-    windows = 0
-    for _, _, counts, reason in judged_windows(task, pixels):
-        windows += 1
+    for number, (_, _, counts, reason) in zip(task.splits, judged_windows(task, pixels), strict=True):
         if reason:
             dropped[reason] = dropped.get(reason, 0) + 1
         else:
-            total += counts
+            kept[SPLITS[number]] += 1
+            totals[SPLITS[number]] += counts
     place = task.owned.within(task.block.window)
     valid = pixels.valid[place]
     moments = band_moments(pixels.image[(slice(None), *place)], valid)
     return BlockCount(
-        windows=windows,
+        kept=kept,
         dropped=dropped,
-        class_pixels=tuple(total.tolist()),
+        class_pixels={split: tuple(total.tolist()) for split, total in totals.items()},
         scene_pixels=tuple(count_classes(pixels.label[place], classes)),
         valid=int(np.count_nonzero(valid)),
         owned=valid.size,
@@ -142,11 +174,11 @@ def count_block(task: BlockTask) -> BlockCount:
 
 
 def count_samples(
-    plans: Sequence[tuple[SceneFacts, int, list[BlockTask]]],
+    plans: Sequence[CountPlan],
     run_tasks: RunTasks | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> list[SampleCount | list[str]]:
-    """Return for each planned scene what it would yield, or its problems.
+) -> dict[str, SampleCount | list[str]]:
+    """Return for each planned scene, by id, what it would yield, or its problems.
 
     Args:
         plans: From `plan_counts`.
@@ -155,8 +187,7 @@ def count_samples(
     """
     found: dict[str, list[BlockCount]] = {}
     problems: dict[str, list[str]] = {}
-    tasks = [task for _, _, chosen in plans for task in chosen]
-    for task, result in (run_tasks or _run_here)(count_block, tasks):
+    for task, result in (run_tasks or _run_here)(count_block, [task for plan in plans for task in plan.tasks]):
         scene = task.facts.scene.scene_id
         if isinstance(result, GeosegError):
             problems.setdefault(scene, []).extend(result.problems)
@@ -166,14 +197,14 @@ def count_samples(
             found.setdefault(scene, []).append(result)
         if on_progress:
             on_progress(1)
-    counts: list[SampleCount | list[str]] = []
-    for fact, blocks, _ in plans:
-        scene = fact.scene.scene_id
-        counts.append(problems[scene] if scene in problems else _summed(fact, blocks, found[scene]))
+    counts: dict[str, SampleCount | list[str]] = {}
+    for plan in plans:
+        scene = plan.facts.scene.scene_id
+        counts[scene] = problems[scene] if scene in problems else _summed(plan, found[scene])
     return counts
 
 
-def _run_here(function: Any, tasks: Iterable[BlockTask]) -> Iterator[tuple[BlockTask, Any]]:
+def _run_here(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     for task in tasks:
         try:
             yield task, function(task)
@@ -181,20 +212,19 @@ def _run_here(function: Any, tasks: Iterable[BlockTask]) -> Iterator[tuple[Block
             yield task, error
 
 
-def _summed(facts: SceneFacts, blocks: int, read: Sequence[BlockCount]) -> SampleCount:
-    pixels = facts.info.height * facts.info.width
+def _summed(plan: CountPlan, read: Sequence[BlockCount]) -> SampleCount:
+    info = plan.facts.info
     owned = sum(block.owned for block in read)
-    factor = 1.0 if len(read) == blocks else pixels / owned
+    # Blocks tell of as many others as they are of the scene's ground.
+    factor = 1.0 if len(read) == plan.blocks else info.height * info.width / owned
     reasons = sorted({reason for block in read for reason in block.dropped})
-    dropped = {reason: sum(block.dropped.get(reason, 0) for block in read) for reason in reasons}
-    kept = sum(block.windows for block in read) - sum(dropped.values())
     moments = [merge(band) for band in zip(*(block.moments for block in read), strict=True)]
     return SampleCount(
-        blocks=blocks,
+        blocks=plan.blocks,
         blocks_read=len(read),
-        samples=round(kept * factor),
-        dropped={reason: round(count * factor) for reason, count in dropped.items()},
-        class_pixels=_scaled([block.class_pixels for block in read], factor),
+        kept={split: round(sum(block.kept[split] for block in read) * factor) for split in SPLITS},
+        dropped={reason: round(sum(block.dropped.get(reason, 0) for block in read) * factor) for reason in reasons},
+        class_pixels={split: _scaled([block.class_pixels[split] for block in read], factor) for split in SPLITS},
         scene_pixels=_scaled([block.scene_pixels for block in read], factor),
         valid_fraction=sum(block.valid for block in read) / owned,
         lows=tuple(band.low if band.count else None for band in moments),
@@ -207,8 +237,14 @@ def _scaled(counts: Sequence[tuple[int, ...]], factor: float) -> tuple[int, ...]
     return tuple(round(int(total) * factor) for total in np.sum(counts, axis=0))
 
 
-def disk_bytes(info: RasterInfo, bands: int, options: SampleOptions, samples: int) -> int:
-    """Return about how many bytes the samples of a scene take in the store, with its label raster."""
-    pixels = options.size**2
-    one = pixels * (bands * np.dtype(info.dtype).itemsize + 1) + _FOOTPRINT_BYTES
+def store_bytes(info: RasterInfo, bands: int, size: int, samples: int) -> int:
+    """Return about how many bytes the samples of a scene take in the store, with its label raster.
+
+    Args:
+        info: The scene's raster.
+        bands: Bands of a sample.
+        size: Its side, pixels.
+        samples: How many there are.
+    """
+    one = size**2 * (bands * np.dtype(info.dtype).itemsize + 1) + _ROW_BYTES
     return samples * one + round(info.height * info.width * _LABEL_SHARE)

@@ -130,7 +130,7 @@ def _alpha(info: RasterInfo, bands: Sequence[int]) -> list[str]:
         return []
     if info.alpha_band in bands:
         return [f"band {info.alpha_band} is tagged as alpha but used as an image band: transparency is not looked at"]
-    with open_raster(info.path, [info.alpha_band]) as raster:
+    with open_raster(info.path, [info.alpha_band], reading=info.reading) as raster:
         values = np.unique(raster.thumbnail(SIDE).image)
     if len(values) <= _ALPHA_VALUES:
         return []
