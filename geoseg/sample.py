@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def _make(call: Invocation, options: SampleOptions, final: Path) -> Store | None
     config, log, chosen = call.config, call.log, call.options
     scenes = read_scenes(config.sample.prep_csv_file)
     with progress(len(scenes), "looking at scenes", "scenes") as bar:
-        found = survey(scenes, options.survey, bar.update)
+        found = survey(scenes, replace(options.survey, needs_training=not chosen.append), bar.update)
     for warning in found.warnings:
         log.warn(warning)
     update = plan_update(
@@ -212,6 +213,8 @@ def _apart(info: StoreInfo) -> list[str]:
         if found:
             shown = ", ".join(f"{pair} {distance:,.1f} {unit}" for pair, distance in found.items())
             lines.append(f"smallest distance between splits: {shown}")
+    for pair, count in (info.splitting.get("shared") or {}).items():
+        lines.append(f"on common ground of two splits: {count} samples ({pair})")
     if info.splitting.get("apart"):
         lines.append(f"left out to keep the splits apart: {info.splitting['apart']} windows")
     return lines

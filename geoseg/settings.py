@@ -39,6 +39,7 @@ def sample_options(config: Config) -> SampleOptions:
             number_of_bands=shared.number_of_bands,
             rules=label_rules(config),
             reading=image_reading(config),
+            split_by_row=sample.split == "csv",
         ),
         classes=classes,
         size=shared.samples_size,

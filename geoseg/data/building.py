@@ -42,11 +42,13 @@ class Kept:
 
     Attributes:
         folder: The finished store.
-        records: Their records by id, in the store's order.
+        records: Their records by id.
+        order: Ids of all scenes of the new store.
     """
 
     folder: Path
     records: Mapping[str, Record]
+    order: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def build_store(
         options: How to cut them.
         final: The store's folder.
         how: Where, and who is told.
-        kept: Scenes of the store that is there, which come before the others.
+        kept: Scenes of the store that is there.
 
     Returns:
         The store; None if this was a share and others are missing. Its bytes depend on the sources and options, not on
@@ -131,7 +133,7 @@ def build_store(
     """
     how = how or Build()
     records = kept.records if kept else {}
-    scenes = [*records, *(f.scene.scene_id for f in found.facts if f.scene.scene_id not in records)]
+    scenes = kept.order if kept else [f.scene.scene_id for f in found.facts]
     marks = {f.scene.scene_id: scene_mark(f) for f in found.facts}
     marks |= {scene: str(record["mark"]) for scene, record in records.items()}
     made_by = options_mark(options)

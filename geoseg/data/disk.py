@@ -55,5 +55,6 @@ def _sample_bytes(facts: SceneFacts, options: SampleOptions) -> int:
 def _scene_bytes(facts: SceneFacts, options: SampleOptions) -> int:
     # The label raster compresses, by how much nobody knows: an eighth is a safe guess for polygons.
     side = block_side(len(facts.bands), np.dtype(facts.info.dtype).itemsize)
-    label = facts.info.height * facts.info.width // 8 + side * side
+    height, width = facts.info.window.shape
+    label = height * width // 8 + min(side, height) * min(side, width)
     return _sample_bytes(facts, options) * _windows(facts, options) + label

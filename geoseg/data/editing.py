@@ -65,15 +65,14 @@ def plan_update(
     gone = [scene for scene in records if scene not in listed]
     new = [scene for scene in listed if scene not in records]
     if not changed and not new and (append or not gone):
-        order = [scene for scene in listed if scene in records]
-        if append or order == [scene for scene in records if scene in listed]:
-            return Update(done=store)
+        return Update(done=store)
     if (changed or gone) and not (overwrite or append):
         raise DataError(_undecided(final, [s for s in changed if s not in replace], gone, bool(replace)))
     stay = [*same, *gone] if append else same
     kept = {scene: records[scene] for scene in records if scene in stay}
     news = f"{len(kept)} scenes stay, {len(new)} are added, {len(changed)} made again, {0 if append else len(gone)} go"
-    return Update(kept=Kept(store.folder, kept) if kept else None, news=news)
+    order = (*records, *new) if append else tuple(listed)
+    return Update(kept=Kept(store.folder, kept, order) if kept else None, news=news)
 
 
 def _editable(final: Path, options: SampleOptions, overwrite: bool, append: bool) -> Store | None:
@@ -129,7 +128,7 @@ def remove_scenes(final: Path, names: Sequence[str], options: SampleOptions, how
     if not kept:
         remedy = "delete the folder instead"
         raise DataError(problem(final, "no scene that would stay", "at least one", remedy))
-    result = build_store(Survey((), ()), options, final, how, Kept(store.folder, kept))
+    result = build_store(Survey((), ()), options, final, how, Kept(store.folder, kept, tuple(kept)))
     assert result is not None
     return result
 

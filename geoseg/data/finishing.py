@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from affine import Affine
 from numpy.typing import NDArray
 
 import geoseg
-from geoseg.data.footprints import Frame, distances, smallest
+from geoseg.data.footprints import Frame, distances, sharing, smallest
 from geoseg.data.indexing import write_index
 from geoseg.data.preview import write_preview
 from geoseg.data.records import Record, read_record, read_rows
@@ -122,7 +123,10 @@ def _scene(record: Record, rows: NDArray[np.int64]) -> dict[str, Any]:
 def _splitting(options: SampleOptions, records: Sequence[Record], rows: Sequence[NDArray[np.int64]]) -> dict[str, Any]:
     """Say how splits were made and, measured on the footprints of the samples kept, how far they are apart."""
     frame = Frame([(Affine(*r["transform"]), r["crs"], (r["height"], r["width"])) for r in records])
-    placed, names, metres, pixels = [], [], [], []
+    placed, names = [], []
+    metres: list[dict[str, float]] = []
+    pixels: list[dict[str, float]] = []
+    shared: dict[str, int] = {}
     for number, found in enumerate(rows):
         if not len(found):
             continue
@@ -137,12 +141,23 @@ def _splitting(options: SampleOptions, records: Sequence[Record], rows: Sequence
         factor = frame.factor()
         together = distances(np.concatenate(placed), np.concatenate(names))
         metres.append({pair: round(found * factor, 3) for pair, found in together.items()})
+        if 0.0 in together.values():
+            shared = _shared(np.concatenate(placed), np.concatenate(names))
     return {
         "method": options.splits.method,
         "distance_m": smallest(metres),
         "distance_px": smallest(pixels),
+        "shared": shared,
         "apart": sum(record["apart"] for record in records),
     }
+
+
+def _shared(footprints: NDArray[Any], splits: NDArray[Any]) -> dict[str, int]:
+    """Return how many samples of a split lie, in part or whole, on ground of an earlier one: {"trn-val": 4}."""
+    counts: Counter[str] = Counter()
+    for first, second in {(splits[one], other) for one, other in sharing(footprints, splits)}:
+        counts[f"{first}-{splits[second]}"] += 1
+    return dict(sorted(counts.items()))
 
 
 def _files(folder: Path, records: Sequence[Record]) -> dict[str, tuple[int, str]]:

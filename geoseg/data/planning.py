@@ -44,6 +44,8 @@ def plan_store(
     Raises:
         DataError: Splits would share ground, or cannot be made.
     """
+    if not facts:
+        return [], []
     if options.plain:
         return _plain(facts, options)
     cells = [cells_of(i, f, options.splits, options.size) if _dealt(options) else [] for i, f in enumerate(facts)]

@@ -31,6 +31,8 @@ class SurveyOptions:
         number_of_bands: How many bands that must come to; None: any.
         rules: How labels become pixels.
         reading: What is done to the values of the images.
+        needs_training: Whether the scenes must hold one for training (not where they are added to others).
+        split_by_row: Whether the split of a scene is that of its row; else all that is said about it is passed over.
     """
 
     mapping: ClassMapping
@@ -38,6 +40,8 @@ class SurveyOptions:
     number_of_bands: int | None = None
     rules: LabelRules = field(default_factory=LabelRules)
     reading: Reading = field(default_factory=Reading)
+    needs_training: bool = True
+    split_by_row: bool = True
 
     @property
     def mask_outside(self) -> bool:
@@ -146,8 +150,13 @@ def conclude(found: Sequence[SceneFindings], options: SurveyOptions) -> Findings
     """Return what was found in each scene, with what they show together."""
     scenes = [f.scene for f in found]
     facts = [f.facts for f in found if f.facts is not None]
-    problems = _disagreements(facts) + _split_problems(scenes) + _leaks(scenes, options.mask_outside)
-    return Findings(tuple(found), tuple(problems), tuple(_resolutions(facts) + _no_validation(scenes)))
+    problems, warnings = _disagreements(facts), _resolutions(facts)
+    if options.split_by_row:
+        problems += _leaks(scenes, options.mask_outside)
+        if options.needs_training:
+            problems += _split_problems(scenes)
+            warnings += _no_validation(scenes)
+    return Findings(tuple(found), tuple(problems), tuple(warnings))
 
 
 def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet | LabelRaster:
