@@ -213,11 +213,15 @@ def scene_values(report: SceneReport) -> dict[str, Any]:
         "raster": None if info is None else _raster_values(info, report.bands),
         "pixels": None if report.pixels is None else asdict(report.pixels),
         "polygons": None if report.polygons is None else asdict(report.polygons),
-        "offset": None if report.offset is None else asdict(report.offset) | {"shifted": report.offset.shifted},
+        "offset": None if report.offset is None else _offset_values(report.offset),
         "expected": None if report.expected is None else asdict(report.expected) | {"exact": report.expected.exact},
         "errors": list(report.problems),
         "warnings": list(report.warnings),
     }
+
+
+def _offset_values(offset: Offset) -> dict[str, Any]:
+    return asdict(offset) | {"clear": offset.clear, "shifted": offset.shifted}
 
 
 def _raster_values(info: RasterInfo, bands: Sequence[int]) -> dict[str, Any]:
