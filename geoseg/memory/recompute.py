@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -103,7 +104,8 @@ class Surroundings:
     def __init__(self, modules: Sequence[nn.Module], inputs: Sequence[Tensor]) -> None:
         self._modes = [(part, part.training) for module in modules for part in module.modules()]
         self._weights = [(p, p._version) for module in modules for p in module.parameters()]
-        self._inputs = [(tensor, tensor._version) for tensor in inputs if not tensor.is_inference()]
+        # Weakly: inside another recomputed part, an input must be free to go.
+        self._inputs = [(weakref.ref(tensor), tensor._version) for tensor in inputs if not tensor.is_inference()]
         self._buffers = [
             _Buffer(part, name, buffer, buffer._version, buffer.detach().clone())
             for part, _ in self._modes
@@ -115,12 +117,11 @@ class Surroundings:
     def first_run(self) -> Iterator[None]:
         """Surround the first run; afterwards only what a second run will need is kept."""
         yield
-        if any(tensor._version != version for tensor, version in self._inputs):
+        if self._changed_inputs():
             raise RuntimeError(
                 "a recomputed module changed its input in place, so it cannot be run again on it: "
                 "make its first operation one that is not in place"
             )
-        # Only the versions are needed from here on; the caller keeps the inputs that the second run reads.
         self._buffers = [buffer for buffer in self._buffers if buffer.may_have_changed()]
 
     @contextlib.contextmanager
@@ -141,13 +142,17 @@ class Surroundings:
             for part, values in buffers:
                 part._buffers.update(values)
 
+    def _changed_inputs(self) -> bool:
+        alive = ((reference(), version) for reference, version in self._inputs)
+        return any(tensor is not None and tensor._version != version for tensor, version in alive)
+
     def _check(self) -> None:
-        for kind, entries in (("weights", self._weights), ("inputs", self._inputs)):
-            if any(tensor._version != version for tensor, version in entries):
-                raise RuntimeError(
-                    f"the {kind} of a recomputed module were changed in place between its forward and its backward "
-                    "pass, so its activations cannot be recomputed: run backward first"
-                )
+        weights = any(tensor._version != version for tensor, version in self._weights)
+        if weights or self._changed_inputs():
+            raise RuntimeError(
+                f"the {'weights' if weights else 'inputs'} of a recomputed module were changed in place between its "
+                "forward and its backward pass, so its activations cannot be recomputed: run backward first"
+            )
 
 
 class _Reentered:

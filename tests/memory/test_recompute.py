@@ -506,3 +506,20 @@ def test_functions_of_several_modules() -> None:
     plain(images_of()).square().mean().backward()
     twin[2](run_recomputed(run, images_of(), modules=[twin[0], twin[1]])).square().mean().backward()
     assert_same(plain, twin)
+
+
+def test_inside_a_recomputed_part_the_inputs_of_inner_ones_are_not_kept() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ModuleList(recompute(Part()) for _ in range(4))
+
+        def forward(self, image: Tensor) -> Tensor:
+            for part in self.inner:
+                image = part(image)
+            return image
+
+    images, labels = torch.randn(2, 4, 32, 32), torch.randint(0, 4, (2, 32, 32))
+    memory = measure_step(recompute(Outer()), images, labels)
+    logits_and_loss = 2 * images.numel() * 4
+    assert memory.saved < logits_and_loss + images.numel() * 4
