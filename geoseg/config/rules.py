@@ -15,7 +15,7 @@ from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 _REMOTE = re.compile(r"^(/vsi[a-z0-9_]+/|[A-Za-z][A-Za-z0-9+.-]+://)")
-_PART = re.compile(r'^[A-Za-z][A-Za-z0-9_]+:"?[^":|]+"?(:.*)?$')
+_PART = re.compile(r'^([A-Za-z][A-Za-z0-9_]+):"?([^":|]+)"?(:.*)?$')
 _STACK = "|"
 _WHOLE_TEXT = re.compile(r"^[-+]?(0|[1-9][0-9]*)$")
 #: What people write for a boolean, and what to write instead.
@@ -173,7 +173,7 @@ def local_path(kind: str = "a path", optional: bool = False) -> Rule:
     """Return the rule of a path on this machine; it comes out absolute."""
 
     def convert(value: Any, folder: Path) -> Path:
-        result = resolve_path(value, folder)
+        result = resolve_path(value, folder, plain=True)
         if isinstance(result, str):
             raise RefusedError("use a path on this machine")
         return result
@@ -186,11 +186,11 @@ def source_path(kind: str = "a path", optional: bool = False) -> Rule:
     return Rule(f"{kind}, local or remote", resolve_path, optional)
 
 
-def resolve_path(value: Any, folder: Path) -> Path | str:
+def resolve_path(value: Any, folder: Path, plain: bool = False) -> Path | str:
     """Return a path made absolute against the config's folder; names that are no paths are returned as text.
 
     Those are remote ones, and parts of files (netcdf:file.nc:variable). Of several paths joined by | each is made
-    absolute. `~` and `$VARIABLES` are replaced.
+    absolute. `~` and `$VARIABLES` are replaced. With `plain` all that is not remote is a path.
 
     Raises:
         RefusedError: The value is not a path, or names a variable that is not set.
@@ -201,13 +201,15 @@ def resolve_path(value: Any, folder: Path) -> Path | str:
     if _REMOTE.match(written):
         return written
     result = Path(os.path.normpath(folder / Path(written).expanduser()))
-    if _STACK in written and not result.exists():
-        return _STACK.join(str(resolve_path(part, folder)) for part in written.split(_STACK))
-    if _PART.match(written) and not result.exists():
-        return written
-    unset = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", written)
-    if unset and not result.exists():
+    if result.exists():
+        return result
+    if unset := re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", written):
         raise RefusedError(f"set the environment variable {unset.group(1)}")
+    if not plain and _STACK in written:
+        return _STACK.join(str(resolve_path(part, folder)) for part in written.split(_STACK))
+    if not plain and (part := _PART.match(written)):
+        inner = Path(os.path.normpath(folder / part[2]))
+        return f'{part[1]}:"{inner}"{part[3] or ""}' if inner.exists() else written
     return result
 
 

@@ -32,8 +32,7 @@ def read_table(csv_path: Path) -> tuple[list[Scene], list[str]]:
     Raises:
         DataError: The file is missing or no text, or its header is wrong.
     """
-    rows = _read_rows(csv_path)
-    columns, rows = _split_header(csv_path, rows)
+    columns, rows = _split_header(csv_path, _read_rows(csv_path))
     scenes: list[Scene] = []
     problems: list[str] = []
     for line, cells in rows:

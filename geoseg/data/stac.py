@@ -12,6 +12,7 @@ file they are in.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,7 +39,10 @@ def read_stac(path: Path) -> tuple[list[Scene], list[str]]:
     scenes: list[Scene] = []
     problems: list[str] = []
     for folder, where, item in _items(path, set()):
-        found = _scene(folder, where, item)
+        try:
+            found = _scene(folder, where, item)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            found = [problem(where, f"an item that cannot be understood ({error!r})", "a STAC item", _REMEDY)]
         if isinstance(found, Scene):
             scenes.append(found)
         else:
@@ -85,6 +89,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[str]:
     """Return the scene of an item, or what is wrong with it."""
     properties, assets = item.get("properties") or {}, item.get("assets") or {}
+    weight = float(properties.get("geoseg:weight", 1.0))
     images = [str(asset["href"]) for key, asset in assets.items() if _is_image(key, asset)]
     labels = [str(asset["href"]) for key, asset in assets.items() if _is(key, asset, _LABEL_ROLES)]
     areas = [str(asset["href"]) for key, asset in assets.items() if _is(key, asset, {"aoi"})]
@@ -98,6 +103,8 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
     if split not in SPLITS:
         found = "no split" if said is None else f"split {said!r}"
         problems.append(problem(where, found, "trn, val or tst in the property geoseg:split", _REMEDY))
+    if not 0 < weight < math.inf:
+        problems.append(problem(where, f"geoseg:weight {weight}", "a number above 0", "correct it"))
     if problems:
         return problems
     attributes = properties.get("label:properties") or [None]
@@ -109,7 +116,7 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
         split=split,  # type: ignore[arg-type]
         aoi=resolve(_local(areas[0]), folder) if areas else None,
         nodata=None if nodata is None else float(nodata),
-        weight=float(properties.get("geoseg:weight", 1.0)),
+        weight=weight,
         where=where,
     )
 

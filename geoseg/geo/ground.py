@@ -160,6 +160,8 @@ def read_ground(source: GroundSource, grid: RasterInfo, mapping: ClassMapping, r
     found = [] if area is None else [f"area of interest {line}" for line in area.warnings]
     if isinstance(labels, LabelSet):
         found = [*labels.warnings, *found]
+    elif idle := _idle_rules(rules):
+        found.append(f"{labels.where}: a label raster, to which {' and '.join(idle)} do not apply")
     return Ground(labels, area, mapping.ignore_value, rules, found)
 
 
@@ -178,6 +180,16 @@ def without_borders(label: NDArray[np.uint8], width: int, ignore_value: int) -> 
     highest = cv2.dilate(np.where(unknown, np.uint8(0), label), kernel)
     lowest = cv2.erode(np.where(unknown, np.uint8(255), label), kernel)
     return np.where(unknown | (highest != lowest), np.uint8(ignore_value), label)
+
+
+def _idle_rules(rules: LabelRules) -> list[str]:
+    """Return the rules that are for polygons alone and were asked for."""
+    asked = {
+        "sample.priority": rules.priority != LabelRules().priority,
+        "sample.all_touched": rules.all_touched,
+        "buffers of classes": any(rules.buffers),
+    }
+    return [name for name, is_asked in asked.items() if is_asked]
 
 
 def _read_labels(

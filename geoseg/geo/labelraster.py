@@ -130,7 +130,8 @@ class LabelRaster:
             return self._whole(t.d * cols + t.e * rows + t.f, t.a * cols + t.b * rows + t.c)
         x = transform.a * cols + transform.b * rows + transform.c
         y = transform.d * cols + transform.e * rows + transform.f
-        x, y = self._to_image.transform(*np.broadcast_arrays(x, y), direction="INVERSE", errcheck=False)
+        x, y = np.broadcast_arrays(x, y)
+        x, y = self._to_image.transform(x, y, direction="INVERSE", errcheck=False)
         with np.errstate(invalid="ignore"):
             return self._whole(inverse.d * x + inverse.e * y + inverse.f, inverse.a * x + inverse.b * y + inverse.c)
 

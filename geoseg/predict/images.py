@@ -29,8 +29,8 @@ def find_images(sources: Iterable[Image]) -> Found:
     """Return the images that paths, folders and patterns stand for, in order, each once.
 
     A folder stands for the rasters directly in it, known by their suffix. Our own class maps (``*_classes.tif`` and so
-    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``) and files joined by
-    ``|``, which are one image, are taken as they are.
+    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``), and files joined
+    by ``|``, which are one image, are taken as they are.
 
     Raises:
         DataError: A path that does not exist, a folder or pattern without an image, or nothing at all.

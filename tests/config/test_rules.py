@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from geoseg.config import load_config
+from geoseg.config.rules import resolve_path
 from geoseg.errors import ConfigError
 
 
@@ -172,3 +173,13 @@ def test_keys_that_agree_are_no_conflict(tmp_path: Path) -> None:
     config = load_config(path)
     assert config.global_.ignore_value == 3
     assert config.training.class_weights == (1.0, 1.0, 0.0)
+
+
+def test_names_of_images_may_be_several_files_or_parts_of_one(tmp_path: Path) -> None:
+    (tmp_path / "a|b").mkdir()
+    assert resolve_path("x.tif|https://h/y.tif", tmp_path) == f"{tmp_path}/x.tif|https://h/y.tif"
+    assert resolve_path("netcdf:cube.nc:v", tmp_path) == "netcdf:cube.nc:v"
+    (tmp_path / "cube.nc").touch()
+    assert resolve_path("netcdf:cube.nc:v", tmp_path) == f'netcdf:"{tmp_path}/cube.nc":v'
+    assert resolve_path("a|b", tmp_path) == tmp_path / "a|b"
+    assert resolve_path("run:1", tmp_path, plain=True) == tmp_path / "run:1"

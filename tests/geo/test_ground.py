@@ -152,6 +152,12 @@ def test_a_class_map_with_a_palette_is_a_label_raster(tmp_path: Path) -> None:
     assert label_of(path, image(tmp_path, 1, 3)).tolist() == [[0, 1, 2]]
 
 
+def test_rules_for_polygons_alone_are_named(tmp_path: Path) -> None:
+    path = make_raster(tmp_path / "l.tif", np.array([[0, 1]], np.uint8))
+    ground = read_ground(GroundSource(path), image(tmp_path, 1, 2), THREE, LabelRules(buffers=(0.0, 2.0)))
+    assert ground.warnings == [f"{path}: a label raster, to which buffers of classes do not apply"]
+
+
 def test_a_nodata_value_that_is_a_class_is_warned_of(tmp_path: Path) -> None:
     path = make_raster(tmp_path / "l.tif", np.array([[0, 1]], np.uint8), nodata=0)
     info = image(tmp_path, 1, 2)
