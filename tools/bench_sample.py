@@ -112,6 +112,11 @@ PASSES: dict[str, Callable[..., None]] = {"read": read_pass, "sample": sample_pa
 
 def run_pass(name: str, folder: Path, stride: int, workers: int) -> None:
     """Run a pass in this process and print its CPU seconds, seconds and memory above imports as JSON."""
+    import geopandas  # noqa: F401
+    import PIL.Image  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import pyogrio  # noqa: F401
+
     import geoseg.sample  # noqa: F401  (imports are not what is measured)
 
     def cpu() -> float:

@@ -26,7 +26,7 @@ from geoseg.data.sampling import BlockTask, SampleOptions, ScenePlan, plan_scene
 from geoseg.data.shards import finish_scene, record_path
 from geoseg.data.statistics import subsample_step
 from geoseg.data.store import Store, open_store
-from geoseg.data.survey import SceneFacts, Survey
+from geoseg.data.survey import SceneFacts, Survey, forget_labels
 from geoseg.errors import DataError, GeosegError, problem
 
 __all__ = ["Kept", "build_store", "count_blocks", "existing_store", "fingerprint", "run_here"]
@@ -150,8 +150,11 @@ def build_store(
             _run(found, options, folder, how, records)
             if not all(record_path(folder, scene).is_file() for scene in scenes):
                 return None
-            finish_store(folder, scenes, options, {"fingerprint": mark, "options_mark": made_by}, how.decorate)
-        publish_store(folder, final)
+            # One at a time, up to the new name: nobody writes into a folder that readers already see.
+            with locked(folder / "scenes", wait=True):
+                forget_labels()
+                finish_store(folder, scenes, options, {"fingerprint": mark, "options_mark": made_by}, how.decorate)
+                publish_store(folder, final)
     except OSError:
         done = _done_by_others(final, mark)
         if done is None:

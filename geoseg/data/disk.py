@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from geoseg.data.sampling import SampleOptions, block_side
+from geoseg.data.sampling import SampleOptions
 from geoseg.data.survey import SceneFacts
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import axis_offsets
@@ -53,8 +53,5 @@ def _sample_bytes(facts: SceneFacts, options: SampleOptions) -> int:
 
 
 def _scene_bytes(facts: SceneFacts, options: SampleOptions) -> int:
-    # The label raster compresses, by how much nobody knows: an eighth is a safe guess for polygons.
-    side = block_side(len(facts.bands), np.dtype(facts.info.dtype).itemsize)
-    height, width = facts.info.window.shape
-    label = height * width // 8 + min(side, height) * min(side, width)
-    return _sample_bytes(facts, options) * _windows(facts, options) + label
+    # The label raster compresses, by how much nobody knows.
+    return _sample_bytes(facts, options) * _windows(facts, options) + facts.info.height * facts.info.width

@@ -50,6 +50,9 @@ def finish_store(
     Raises:
         DataError: There is no training sample.
     """
+    for kind in ("shards", "labels", "scenes"):
+        for leftover in (folder / kind).glob(".*"):  # of a process that was killed, or that is too late
+            leftover.unlink(missing_ok=True)
     records = [read_record(folder, scene) for scene in scenes]
     rows = [read_rows(folder, scene) for scene in scenes]
     if not any((found[:, SPLIT] == 0).any() for found in rows):

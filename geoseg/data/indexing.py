@@ -72,8 +72,9 @@ def _scene_table(record: Mapping[str, Any], rows: NDArray[np.int64], size: int) 
     }
     columns |= {f"class_{index}": rows[:, COUNTS + index] for index in range(rows.shape[1] - COUNTS)}
     columns["crs"] = [record["crs"]] * count
-    transform = Affine(*record["transform"])
-    columns["transform"] = [
-        list(transform * Affine.translation(int(col), int(row)))[:6] for row, col in rows[:, [ROW, COL]]
-    ]
+    t = Affine(*record["transform"])
+    top, left = rows[:, ROW].astype(float), rows[:, COL].astype(float)
+    x, y = t.a * left + t.b * top + t.c, t.d * left + t.e * top + t.f
+    sides = [np.full(count, side) for side in (t.a, t.b, t.d, t.e)]
+    columns["transform"] = np.stack([*sides[:2], x, *sides[2:], y], 1).tolist()
     return pd.DataFrame(columns)

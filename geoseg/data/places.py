@@ -63,7 +63,7 @@ def look(task: LookTask) -> Path:
     """Look at a part of a scene, unless that was done, and return the file that says what was found."""
     if task.target.is_file():
         return task.target
-    label = burnt_label(task.facts, task.options, task.window, str(task.target.parent))
+    label = burnt_label(task.facts, task.options, task.window)
     classes = task.options.num_classes
     counts = np.zeros((len(task.cells), classes), np.int64)
     for number, cell in enumerate(task.cells):

@@ -227,9 +227,7 @@ def read_block(task: BlockTask) -> BlockPixels:
     scene, window = task.facts.scene, task.block.window
     with open_raster(scene.image, task.facts.bands, reading=task.facts.info.reading) as raster:
         image, valid = raster.read(window)
-    # The part's folder names this state of files and options, which makes it the key of the process's label cache.
-    key = str(task.part.parent.parent)
-    label = burnt_label(task.facts, task.options, window, key)
+    label = burnt_label(task.facts, task.options, window)
     if not valid.all():
         label[~valid] = task.options.ignore_value
         # Nodata values are arbitrary; 0 keeps them out of any later arithmetic and makes shards compress.
@@ -237,24 +235,23 @@ def read_block(task: BlockTask) -> BlockPixels:
     area = None
     if scene.aoi is not None:
         with _cache_lock:
-            area = scene_ground(scene, task.facts.info, task.options.survey, key).inside(window, task.facts.info)
+            area = scene_ground(scene, task.facts.info, task.options.survey).inside(window, task.facts.info)
     return BlockPixels(image, valid, label, area)
 
 
 _cache_lock = threading.Lock()  # a cluster's worker may run several tasks in threads of one process
 
 
-def burnt_label(facts: SceneFacts, options: SampleOptions, window: Window, key: str) -> NDArray[np.uint8]:
+def burnt_label(facts: SceneFacts, options: SampleOptions, window: Window) -> NDArray[np.uint8]:
     """Return the label of a window as the label files say, whatever the image's validity.
 
     Args:
         facts: The scene.
         options: How to read its labels.
         window: Which part of it.
-        key: Names this state of files and options, see `scene_ground`.
     """
     with _cache_lock:
-        return scene_ground(facts.scene, facts.info, options.survey, key=key).read(window, facts.info)
+        return scene_ground(facts.scene, facts.info, options.survey).read(window, facts.info)
 
 
 def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[str, dict[str, int]]:

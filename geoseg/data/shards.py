@@ -132,7 +132,7 @@ def _write_label_raster(tasks: Sequence[BlockTask], folder: Path) -> None:
     temporary = final.with_name(f".{uuid.uuid4().hex[:8]}.{final.name}")
     colours = {int(c["id"]): c["colour"] for c in options.classes}
     names = [str(c["name"]) for c in options.classes]
-    described: dict[str, Any] = {"colours": colours, "names": names}
+    described: dict[str, Any] = {"colours": colours, "names": names, "compress": "packbits"}
     with create_geotiff(temporary, facts.info, 1, "uint8", options.ignore_value, **described) as writer:
         for task in tasks:
             writer.write(np.load(task.part / "label.npy"), task.owned)

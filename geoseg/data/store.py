@@ -64,8 +64,8 @@ class StoreInfo:
             class_pixels (each pixel of the scene once), ...
         provenance: Versions, options, sources and their fingerprint.
         splitting: How splits were made ("method"), the smallest distance between the samples of each two
-            ("distance_m"; "distance_px" for scenes without a place on the globe), how many samples share ground with one
-            of another split ("shared"), and the number of windows left out to keep splits apart ("apart").
+            ("distance_m"; "distance_px" for scenes without a place on the globe), how many samples share ground with
+            one of another split ("shared"), and the number of windows left out to keep splits apart ("apart").
         files: Size and SHA-256 of the files but the shards; the samples in those have checksums of their own.
         reading: What was done to the values of the rasters, see `geoseg.geo.raster.Reading`; what is not said was not.
         schema_version: Version 1 had none of these three; it can be read, but not added to.

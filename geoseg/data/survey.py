@@ -171,23 +171,34 @@ def scene_ground(scene: Scene, info: RasterInfo, options: SurveyOptions, key: st
         scene: With labels.
         info: Of its image.
         options: How to read them.
-        key: Names this state of files and options; with "" nothing is cached.
+        key: Names this state of files and options; with "" they are looked at.
     """
     if scene.labels is None:
         where = scene.where or scene.image
         raise DataError(problem(where, "no labels", "a vector file or a label raster", "add it, or leave it out"))
     # The grid matters to a label raster that has no place of its own.
     grid = f"{info.crs.to_wkt() if info.crs else None} {tuple(info.transform)} {info.height} {info.width}"
-    place = (str(scene.labels), scene.attribute, scene.layer, str(scene.aoi), grid, key)
+    place = (str(scene.labels), scene.attribute, scene.layer, str(scene.aoi), grid, key or _state(scene, options))
     if place in _cache:
         _cache.move_to_end(place)
         return _cache[place]
     ground = read_ground(scene.ground, info, options.mapping, options.rules)
-    if key:
-        _cache[place] = ground
-        while len(_cache) > _LABELS_KEPT:
-            _cache.popitem(last=False)
+    _cache[place] = ground
+    while len(_cache) > _LABELS_KEPT:
+        _cache.popitem(last=False)
     return ground
+
+
+def forget_labels() -> None:
+    """Give back the memory of the labels that this process keeps."""
+    _cache.clear()
+
+
+def _state(scene: Scene, options: SurveyOptions) -> str:
+    """Return what changes when the labels of a scene have to be read again."""
+    files = [(path, path.stat()) for path in scene.files() if isinstance(path, Path) and path.is_file()]
+    states = [(str(path), state.st_size, state.st_mtime_ns, state.st_ino) for path, state in files]
+    return repr((states, options.mapping, options.rules))
 
 
 _cache: OrderedDict[tuple[str | None, ...], Ground] = OrderedDict()

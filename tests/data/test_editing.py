@@ -67,7 +67,7 @@ def test_appending_keeps_what_is_not_listed(tmp_path: Path, scenes: list[Scene])
     whole = file_hashes(make_store(tmp_path / "whole", scenes, OPTIONS).folder)
     make_store(tmp_path / "data", scenes[:3], OPTIONS)
 
-    with pytest.raises(DataError, match="3 scenes that are not in the list.*--append"):
+    with pytest.raises(DataError, match=r"3 scenes that are not in the list.*--append"):
         _update(tmp_path / "data", [scenes[3], _scene(tmp_path, "e")])
     store = _update(tmp_path / "data", scenes[3:], append=True)
 
@@ -126,9 +126,9 @@ def test_overwriting_keeps_what_is_listed_and_unchanged(tmp_path: Path, scenes: 
 def test_other_settings_are_not_added_to(tmp_path: Path, scenes: list[Scene]) -> None:
     make_store(tmp_path / "data", scenes[:2], OPTIONS)
 
-    with pytest.raises(DataError, match="other settings.*--overwrite"):
+    with pytest.raises(DataError, match=r"other settings.*--overwrite"):
         _update(tmp_path / "data", scenes, make_options(stride=12), append=True)
-    with pytest.raises(DataError, match="other settings.*--overwrite"):
+    with pytest.raises(DataError, match=r"other settings.*--overwrite"):
         _update(tmp_path / "data", scenes, make_options(stride=12))
 
 
@@ -255,7 +255,7 @@ def test_a_store_of_the_first_schema_is_read_but_not_added_to(tmp_path: Path, sc
     assert store.info.schema_version == 1
     assert store.info.statistics == made.info.statistics
     assert verify_store(store) == []
-    with pytest.raises(DataError, match="older schema.*--overwrite"):
+    with pytest.raises(DataError, match=r"older schema.*--overwrite"):
         _update(tmp_path / "data", scenes, append=True)
 
 
@@ -285,3 +285,15 @@ def test_a_failing_share_leaves_the_work_of_others(tmp_path: Path) -> None:
 
     assert list((tmp_path / "data").glob(".samples-*"))
     assert building.existing_store(tmp_path / "data" / "samples", "x", overwrite=False) is None
+
+
+def test_what_a_killed_process_left_half_written_is_not_in_the_store(tmp_path: Path, scenes: list[Scene]) -> None:
+    def leave(_: int) -> None:
+        (building_folder,) = (tmp_path / "data").glob(".samples-*")
+        (building_folder / "shards" / ".x.images.npy.01234567").write_bytes(b"half")
+
+    found = survey(scenes, OPTIONS.survey)
+    store = build_store(found, OPTIONS, tmp_path / "data" / "samples", Build(on_progress=leave))
+
+    assert store is not None
+    assert not list(store.folder.rglob(".*"))

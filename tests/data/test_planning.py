@@ -37,7 +37,9 @@ def _scene(folder: Path, name: str = "a", shape: tuple[int, int] = (150, 200), s
     rng = np.random.default_rng(seed)
     place = raster.get("transform", TRANSFORM)
     image = rng.integers(1, 250, (2, *shape)).astype(np.uint8)
-    boxes = [(r, c, 6, 9, k) for r, c, k in zip(rng.integers(0, 140, 40), rng.integers(0, 190, 40), [1, 2] * 20)]
+    boxes = [
+        (r, c, 6, 9, k) for r, c, k in zip(rng.integers(0, 140, 40), rng.integers(0, 190, 40), [1, 2] * 20, strict=True)
+    ]
     scene = make_scene(folder, name, "trn", image, boxes=[], **raster)
     make_polygons(scene.labels, [pixel_box(*map(int, b[:4]), place) for b in boxes], {"cls": [b[4] for b in boxes]})
     return scene
@@ -164,9 +166,9 @@ def test_polygons_of_two_splits_on_common_ground_are_refused(tmp_path: Path) -> 
 def test_random_split_of_overlapping_windows_is_refused_and_blocks_are_offered(tmp_path: Path) -> None:
     scene = _scene(tmp_path)
 
-    with pytest.raises(DataError, match="overlap.*method: blocks"):
+    with pytest.raises(DataError, match=r"overlap.*method: blocks"):
         make_store(tmp_path / "data", [scene], _options(8, splits=SplitOptions("random")))
-    with pytest.raises(DataError, match="overlap.*method: blocks"):  # the last row is shifted back inside
+    with pytest.raises(DataError, match=r"overlap.*method: blocks"):  # the last row is shifted back inside
         make_store(tmp_path / "data", [scene], _options(16, splits=SplitOptions("random")))
     assert not (tmp_path / "data").exists()
 

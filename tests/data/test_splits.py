@@ -43,7 +43,7 @@ def test_metres_become_pixels_of_degrees(tmp_path: Path) -> None:
 
 
 def test_metres_without_a_crs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no CRS.*1024 px"):
+    with pytest.raises(DataError, match=r"no CRS.*1024 px"):
         pixels_of(Length(100, "m"), _facts(tmp_path, crs=None))
 
 
