@@ -46,6 +46,9 @@ def make_model(path: Path, **changes) -> Path:
         **changes,
     }
     net = build_model(spec["model_name"], spec["in_channels"], spec["num_classes"])
+    for layer in net.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.ConvTranspose2d):
+            torch.nn.init.kaiming_normal_(layer.weight, mode="fan_out")  # torch's own start gives one class alone
     save_model_file(path, net, ModelSpec(**spec))
     return path
 
