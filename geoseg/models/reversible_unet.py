@@ -35,6 +35,7 @@ from geoseg.memory.reversible import (
 from geoseg.models.unet import checked_size, pad_to_multiple
 
 GROUPS = 8
+SEQUENCE_OPTIONS = ("exact", "stream", "bits", "monitor_every")
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,7 @@ class ReversibleUNet(nn.Module):
         num_classes: Channels of the logits.
         preset: Where options left as None come from: small, balanced or accurate.
         save_memory: False keeps every activation: the same network, to compare with.
-        exact: Keep the body's state on a fixed-point grid, so that it is rebuilt bit by bit.
-        stream: Number type of the kept state: float32 or int16.
-        bits: Binary digits after the point of a fixed-point grid.
-        monitor_every: Check the rebuilt state in every n-th training step; 0 never does.
-        options: Fields of Shape.
+        options: Fields of Shape, and what ReversibleSequence takes: `exact`, `stream`, `bits` and `monitor_every`.
 
     Attributes:
         size_divisor: An image shifted by a multiple of this many pixels has the same logits, shifted.
@@ -202,38 +199,23 @@ class ReversibleUNet(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        num_classes: int,
-        preset: str = "small",
-        save_memory: bool = True,
-        exact: bool = False,
-        stream: str = "float32",
-        bits: int | None = None,
-        monitor_every: int = 0,
-        **options: Any,
+        self, in_channels: int, num_classes: int, preset: str = "small", save_memory: bool = True, **options: Any
     ) -> None:
         super().__init__()
-        if stream == "int16":
+        how = {name: options.pop(name) for name in SEQUENCE_OPTIONS if name in options}
+        integers = how.get("stream") == "int16"
+        if integers:
             # Means of integers are no integers; and who takes 16 bits is after the smallest peak.
             fallback = {"down": "pixel", "keep": False}
             options |= {key: value for key, value in fallback.items() if options.get(key) is None}
         shape = make_shape(preset, options)
-        if stream == "int16" and shape.down == "haar":
+        if integers and shape.down == "haar":
             raise ConfigError(_problem("down", "haar with an int16 stream", "pixel", "leave down out, or stream"))
         self.in_channels, self.num_classes, self.shape = in_channels, num_classes, shape
         self.size_divisor = 2 ** (shape.levels + 1)
         self.receptive_radius = None if shape.norm == "group" else _radius(shape)
         self.stem = Stem(in_channels, shape)
-        self.body = ReversibleSequence(
-            body_steps(shape),
-            save_memory=save_memory,
-            exact=exact,
-            stream=stream,  # type: ignore[arg-type]
-            bits=bits,
-            channels=shape.width,
-            monitor_every=monitor_every,
-        )
+        self.body = ReversibleSequence(body_steps(shape), save_memory=save_memory, channels=shape.width, **how)
         self.head = Head(num_classes, shape)
         _start_small(self.body)
 
