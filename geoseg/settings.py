@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from geoseg.config import Config
-from geoseg.config.checks import overlap_pixels
 from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.splits import SPLITS, Length, SplitOptions
@@ -24,8 +23,6 @@ def sample_options(config: Config) -> SampleOptions:
     """
     shared, sample = config.global_, config.sample
     stride = sample.samples_dist or shared.samples_size
-    if sample.overlap is not None:
-        stride = shared.samples_size - overlap_pixels(sample.overlap, shared.samples_size)
     if stride > shared.samples_size:
         expected = f"at most global.samples_size ({shared.samples_size})"
         raise ConfigError(problem("sample.samples_dist", str(stride), expected, "lower it: pixels would be left out"))
@@ -39,7 +36,7 @@ def sample_options(config: Config) -> SampleOptions:
             number_of_bands=shared.number_of_bands,
             rules=label_rules(config),
             reading=image_reading(config),
-            split_by_row=sample.split == "csv",
+            split_by_row=sample.split.method == "csv",
         ),
         classes=classes,
         size=shared.samples_size,
@@ -61,9 +58,9 @@ def _window_options(config: Config) -> WindowOptions:
 
 def _split_options(config: Config) -> SplitOptions:
     sample = config.sample
-    if isinstance(sample.split, str):
-        return SplitOptions(shared_ground=sample.shared_ground)
     chosen = sample.split
+    if chosen.method == "csv":
+        return SplitOptions(shared_ground=sample.shared_ground)
     return SplitOptions(
         method=chosen.method,
         size=_length(chosen.size),

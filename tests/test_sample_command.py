@@ -189,3 +189,44 @@ def test_real_aerial_scene_with_named_classes_and_unlabelled_ground(tmp_path: Pa
     for scene, shares in ((first, [1.2, 21.0, 0.6, 2.9, 56.5]), (second, [3.8, 14.1, 5.2, 0, 10.5])):
         found = 100 * np.array(scene["class_pixels"]) / (scene["height"] * scene["width"])
         np.testing.assert_allclose(found, [0, *shares], atol=0.3)
+
+
+def test_a_store_grows_with_its_list_and_shrinks_when_asked(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = (config.parent / "prep.csv").read_text().splitlines()
+    (config.parent / "prep.csv").write_text("\n".join(listed[:3]))
+    assert main([str(config)]) == 0
+
+    (config.parent / "prep.csv").write_text("\n".join(listed))
+    assert main([str(config)]) == 0
+    assert "2 scenes stay, 1 are added" in capsys.readouterr().out
+    assert main([str(config), "--remove", "north"]) == 0
+    assert len(open_store(config.parent / "data").info.scenes) == 2
+    (config.parent / "prep.csv").write_text("\n".join([listed[0], listed[3]]))
+    (line,) = _fails(capsys, config)
+    assert "--append" in line or "trn" in line
+    assert main([str(config), "--append"]) == 0
+    assert [s["split"] for s in open_store(config.parent / "data").info.scenes] == ["trn", "val", "tst"]
+    assert main([str(config), "--verify"]) == 0
+
+
+def test_options_that_do_not_go_together(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--verify and --append" in _fails(capsys, config, "--verify", "--append")[0]
+    assert "--scheduler and --dask-local" in _fails(capsys, config, "--scheduler", "tcp://a:1", "--dask-local", "2")[0]
+    assert "3/2" in _fails(capsys, config, "--shard", "3/2")[0]
+
+
+def test_distance_between_blocks_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sample.split={method: blocks, size: 45 px, fractions: {trn: 0.6, val: 0.4}}", "sample.samples_dist=16"]
+
+    assert main([str(config), *words]) == 0
+
+    assert "smallest distance between splits: trn-val 8.0 m" in capsys.readouterr().out
+
+
+def test_no_room(config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 2**20})())
+
+    (line,) = _fails(capsys, config)
+
+    assert "GiB free" in line
+    assert not (config.parent / "data").exists()

@@ -19,7 +19,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import cv2
 import geopandas
 import numpy as np
 import rasterio
@@ -34,19 +36,28 @@ UTM = "EPSG:32618"
 BLOCK = 2048
 
 
-def make_image(path: Path, height: int, width: int, sparse: bool = False) -> None:
-    """Write four bands of uint8; a sparse file holds no pixel and reads as zeros."""
+def make_image(path: Path, height: int, width: int, sparse: bool = False, compress: str | None = None) -> None:
+    """Write four bands of uint8, smooth with some noise; a sparse file holds no pixel and reads as zeros."""
     profile = {"driver": "GTiff", "height": height, "width": width, "count": 4, "dtype": "uint8", "crs": UTM}
     tiling = {"tiled": True, "blockxsize": 512, "blockysize": 512, "photometric": "MINISBLACK", "bigtiff": "IF_SAFER"}
-    with rasterio.open(path, "w", transform=TRANSFORM, sparse_ok=True, **profile, **tiling) as dataset:
+    packing = {} if compress is None else {"compress": compress, "predictor": 2}
+    with rasterio.open(path, "w", transform=TRANSFORM, sparse_ok=True, **profile, **tiling, **packing) as dataset:
         if sparse:
             return
-        pattern = np.random.default_rng(1).integers(0, 256, (4, BLOCK + 64, BLOCK + 64), np.uint8)
+        pattern = _pattern()
         for number, (row, col) in enumerate(_corners(height, width)):
             shape = min(BLOCK, height - row), min(BLOCK, width - col)
             shift = number % 64
             part = pattern[:, shift : shift + shape[0], shift : shift + shape[1]]
             dataset.write(part, window=RasterWindow(col, row, shape[1], shape[0]))
+
+
+def _pattern() -> np.ndarray:
+    rng = np.random.default_rng(1)
+    coarse = rng.integers(20, 220, (4, 66, 66)).astype(np.float32)
+    smooth = np.stack([cv2.resize(band, (BLOCK + 64, BLOCK + 64), interpolation=cv2.INTER_CUBIC) for band in coarse])
+    noisy = smooth + rng.normal(0, 3, smooth.shape)
+    return noisy.clip(0, 255).astype(np.uint8)
 
 
 def make_labels(path: Path, height: int, width: int, count: int, classes: int = 4) -> None:
@@ -147,10 +158,10 @@ def measured(name: str, folder: Path, stride: int = 256, workers: int = 1) -> di
     return dict(json.loads(line.removeprefix("RESULT ")))
 
 
-def make_scene(folder: Path, height: int, width: int, polygons: int, sparse: bool = False) -> Path:
+def make_scene(folder: Path, height: int, width: int, polygons: int, **image: Any) -> Path:
     """Write image, labels, list and config; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    make_image(folder / "image.tif", height, width, sparse)
+    make_image(folder / "image.tif", height, width, **image)
     make_labels(folder / "labels.gpkg", height, width, polygons)
     (folder / "prep.csv").write_text("image.tif,labels.gpkg,class,trn\n")
     keys = "global: {num_classes: 5, samples_size: 256}\nsample: {remove_background: false, overwrite: true}\n"
@@ -158,9 +169,10 @@ def make_scene(folder: Path, height: int, width: int, polygons: int, sparse: boo
     return folder
 
 
-def ratios(folder: Path, repeat: int, polygons: int) -> None:
+def ratios(folder: Path, repeat: int, polygons: int, compress: str | None) -> None:
     """Print sampling against reading, stride 128 against 256, and GeoTIFF pairs against sampling."""
-    scene = make_scene(folder / "ratio", 10_000, 10_000, polygons)
+    scene = make_scene(folder / "ratio", 10_000, 10_000, polygons, compress=compress)
+    print(f"10,000 x 10,000 x 4 uint8, {compress or 'not compressed'}; {polygons:,} polygons")
     runs: dict[str, list[dict[str, float]]] = {"read": [], "256": [], "128": [], "pairs": []}
     for _ in range(repeat):
         runs["read"].append(measured("read", scene))
@@ -219,7 +231,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         for part in options.part or ("ratio", "shapes", "processes"):
             if part == "ratio":
-                ratios(Path(name), options.repeat, options.polygons)
+                for compress in (None, "deflate"):
+                    ratios(Path(name), options.repeat, options.polygons, compress)
             elif part == "shapes":
                 shapes(Path(name))
             else:

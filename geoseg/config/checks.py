@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from geoseg.config.explain import KeyPath, Trouble, shown
 from geoseg.config.root import Config
+from geoseg.config.splits import overlap_pixels
 
 _NUM_CLASSES: KeyPath = ("global", "num_classes")
 _CLASSES: KeyPath = ("global", "classes")
@@ -66,20 +67,15 @@ def _window_conflicts(config: Config) -> Iterator[Trouble]:
     sample, size = config.sample, config.global_.samples_size
     distance: KeyPath = ("sample", "samples_dist")
     overlap: KeyPath = ("sample", "overlap")
-    if sample.overlap is not None and sample.samples_dist is not None:
+    if sample.overlap is not None:
         step = size - overlap_pixels(sample.overlap, size)
-        if step != sample.samples_dist:
+        if step < 1:
+            expected = f"less than global.samples_size ({size})"
+            yield Trouble(overlap, str(sample.overlap), expected, "lower it", (overlap, ("global", "samples_size")))
+        elif step != sample.samples_dist:
             found = f"{sample.overlap}, a distance of {step}, and samples_dist {sample.samples_dist}"
             yield Trouble(overlap, found, "one of the two", "leave one out", (overlap, distance))
-    elif sample.overlap is not None and overlap_pixels(sample.overlap, size) >= size:
-        expected = f"less than global.samples_size ({size})"
-        yield Trouble(overlap, str(sample.overlap), expected, "lower it", (overlap, ("global", "samples_size")))
     split: KeyPath = ("sample", "split")
-    if not isinstance(sample.split, str) and (sample.split.method == "polygons") != (sample.split.file is not None):
+    if (sample.split.method == "polygons") != (sample.split.file is not None):
         found = "no file" if sample.split.file is None else f"a file for method {sample.split.method}"
         yield Trouble(split, found, "a file for method polygons, and for it alone", "add or remove `file`", (split,))
-
-
-def overlap_pixels(overlap: int | float, size: int) -> int:
-    """Return an overlap in pixels; a share of a sample's side is rounded to the nearest pixel."""
-    return round(overlap * size) if 0 < overlap < 1 else int(overlap)

@@ -16,6 +16,7 @@ from geoseg.config.explain import KeyPath, Trouble, explain_details, key_names, 
 from geoseg.config.overrides import apply_overrides, rename_inference
 from geoseg.config.root import Config
 from geoseg.config.schema import Section
+from geoseg.config.splits import overlap_pixels
 from geoseg.errors import ConfigError, problem
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -118,7 +119,7 @@ def _derive(config: Config) -> Config:
         "maps": maps,
         "output_path": _first(evaluation.output_path, maps / "evaluation"),
     }
-    stride = _first(sample.samples_dist, shared.samples_size)
+    stride = _first(sample.samples_dist, shared.samples_size - overlap_pixels(sample.overlap or 0, shared.samples_size))
     return _filled(
         config,
         {

@@ -159,7 +159,7 @@ class SampleSection(Section):
     min_valid_percent: Annotated[float, number(0, high=100)] = key(
         0.0, "Drop samples of whose pixels fewer than so many per cent are valid."
     )
-    split: Annotated[Literal["csv"] | SplitEntry, split_rule()] = key(
+    split: Annotated[SplitEntry, split_rule()] = key(
         "csv", "Where the split of a sample comes from: csv (the row of its scene), or a section, see below."
     )
     shared_ground: Annotated[str, choice("warn", "error", "drop")] = key(
@@ -221,6 +221,9 @@ class TrainingSection(Section):
     )
     batch_size: Annotated[int | Literal["auto"], whole(1, words=("auto",))] = key(
         8, "Samples per training step and device; auto is the largest batch that fits."
+    )
+    memory: Annotated[str, text("an amount such as 11GiB", optional=True, pattern=r"[0-9.]+ *[A-Za-z]+")] = key(
+        None, "Memory to plan for with batch_size auto, such as 11GiB.", "that of the device"
     )
     num_epochs: Annotated[int, whole(1)] = key(100, "Passes over the training samples.")
     learning_rate: Annotated[float, number(0, above=True)] = key(1e-4, "Step length of the optimiser at the start.")

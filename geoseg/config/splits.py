@@ -23,10 +23,12 @@ def split_rule() -> Rule:
             if value not in SPLIT_METHODS:
                 guess = nearest(value, SPLIT_METHODS)
                 raise RefusedError(f"did you mean {guess}?" if guess else "choose one of these")
-            return value if value == "csv" else {"method": value}
+            return {"method": value}
         if not isinstance(value, Mapping):
             raise RefusedError("write csv, or {method: blocks, size: 2000 m}")
-        return "csv" if dict(value) == {"method": "csv"} else value
+        if "method" not in value:
+            raise RefusedError("say which method, such as method: blocks")
+        return value
 
     return Rule(f"csv, or a section with a method ({', '.join(SPLIT_METHODS)}) and its options", convert)
 
@@ -84,3 +86,8 @@ def overlap_rule() -> Rule:
         return number if 0 < number < 1 else as_whole(number)
 
     return Rule("whole pixels, or a share from 0 to below 1 such as 0.25 or '25%'", convert, optional=True)
+
+
+def overlap_pixels(overlap: int | float, size: int) -> int:
+    """Return an overlap in pixels; a share of a sample's side is rounded to the nearest pixel."""
+    return round(overlap * size) if 0 < overlap < 1 else int(overlap)
