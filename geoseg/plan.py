@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from geoseg.cli import Invocation, progress, run_command, warn
 from geoseg.config import Config
 from geoseg.data.store import open_store
 from geoseg.errors import ConfigError, DataError, problem
-from geoseg.learn.capacity import GIB, MIB, Margin, Needs, calibrated, needs_of, parse_memory, sample_bytes
-from geoseg.learn.losses import LOSSES, mean
-from geoseg.learn.optimise import OPTIMIZERS
-from geoseg.memory import estimate_step
+from geoseg.learn.capacity import GIB, MIB, Margin, Needs, calibrated, needs_of, parse_memory
+from geoseg.learn.sizing import StepWork, estimator
 from geoseg.models import MODELS, build_model
 
 #: Memory of usual cards. Their makers' GB are GiB, give or take what the driver hides.
 CARDS = tuple(size * GIB for size in (8, 11, 12, 16, 24, 40, 80, 141))
 DEFAULT_BANDS = 3
-IGNORE = 255
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is trained, the model apart."""
-
-    size: int
-    channels: int
-    classes: int
-    precision: str
-    loss: str
-    optimizer: str
-    accumulation: int
-    processes: int
 
 
 @dataclass(frozen=True)
@@ -84,12 +64,12 @@ def _plan(call: Invocation) -> None:
         call.options.json.write_text(text + "\n", encoding="utf-8")
 
 
-def _work(config: Config, options: argparse.Namespace) -> Work:
+def _work(config: Config, options: argparse.Namespace) -> StepWork:
     for name in ("accumulation", "processes"):
         if getattr(options, name) < 1:
             raise ConfigError(problem(f"--{name}", str(getattr(options, name)), "at least 1", "correct it"))
     training = config.training
-    return Work(
+    return StepWork(
         size=config.global_.samples_size,
         channels=_channels(config),
         classes=int(config.global_.num_classes or 2),
@@ -118,30 +98,14 @@ def _options(config: Config, name: str) -> dict[str, object]:
     return {} if options is None else options.model_dump(exclude={"pretrained"}, exclude_none=True)
 
 
-def plan_model(name: str, options: dict[str, object], work: Work, memories: Sequence[int], margin: Margin) -> Row:
+def plan_model(name: str, options: dict[str, object], work: StepWork, memories: Sequence[int], margin: Margin) -> Row:
     """Estimate one model's steps, and the largest batches for some amounts of memory in bytes."""
     model = build_model(name, work.channels, work.classes, **options)
-    estimate = functools.partial(
-        estimate_step,
-        model,
-        size=work.size,
-        in_channels=work.channels,
-        num_classes=work.classes,
-        loss=functools.partial(_loss, work.loss),
-        precision=work.precision,
-        optimizer=functools.partial(OPTIMIZERS[work.optimizer], lr=1e-3, weight_decay=0.0),
-        accumulation=work.accumulation,
-        processes=work.processes,
-    )
-    needs = needs_of(estimate, sample_bytes(work.channels, work.size))
+    needs = needs_of(estimator(model, work), work.image_bytes)
     fixed, slope = _line(needs)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     largest = tuple(needs.largest(margin.room(memory)) for memory in memories)
     return Row(name, parameters, fixed, slope, largest)
-
-
-def _loss(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    return mean(*LOSSES[name](logits, labels, IGNORE, None))
 
 
 def _line(needs: Needs) -> tuple[int, int]:
@@ -151,7 +115,7 @@ def _line(needs: Needs) -> tuple[int, int]:
     return max(0, few - slope * low), slope
 
 
-def table(rows: Sequence[Row], work: Work, memories: Sequence[int], margin: Margin) -> list[str]:
+def table(rows: Sequence[Row], work: StepWork, memories: Sequence[int], margin: Margin) -> list[str]:
     """Return the answer as lines of text."""
     heads = [f"{memory / GIB:.3g} GiB" for memory in memories]
     lines = [

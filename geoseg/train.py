@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,15 @@ from geoseg.config import Config
 from geoseg.errors import ConfigError, problem
 
 if TYPE_CHECKING:  # torch takes seconds to import; mistakes in the config are answered before that
+    from torch import nn
+
     from geoseg.data.store import Store
     from geoseg.learn.checkpoint import Checkpoint
     from geoseg.learn.engine import Job, TrainOptions
+    from geoseg.learn.modelfile import ModelSpec
+    from geoseg.learn.prepare import StoreBatches
     from geoseg.learn.runtime import Runtime
+    from geoseg.learn.sizing import StepWork
 
 MAX_WORKERS = 8  # more loading processes than that wait for the disk
 
@@ -34,25 +39,30 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(invocation: Invocation) -> None:
-    from geoseg.learn.checkpoint import start_folder
+    from geoseg.learn.checkpoint import MEMORY, start_folder
     from geoseg.learn.engine import Hooks, train
+    from geoseg.learn.sizing import add_epoch, describe, write_record
 
     config, log = invocation.config, invocation.log
     folder = config.training.output_path / str(config.training.run_name)
     saved = _find_start(config, folder, invocation)
-    job = _make_job(config, folder, saved)
+    job = _make_job(config, folder, saved, log.warn)
     if saved is None:
         start_folder(folder)
     _resolved(config, job).save(folder / "config.yaml")
+    memory = _record_memory(config, job)
     facts = job.runtime.facts()
     log.note(
         f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
         f"{job.runtime.precision}, seed {job.runtime.seed}"
     )
+    log.note(describe(memory))
     done, rows = saved.epoch if saved else 0, []
 
     def tell(row: Mapping[str, float]) -> None:
         rows.append(row)
+        add_epoch(memory, row)
+        write_record(folder / MEMORY, memory)
         bar.set_text(f"loss {row['trn_loss']:.4f}")
         log.note(_describe(row, job.options.num_epochs))
 
@@ -87,7 +97,7 @@ def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpo
     return saved
 
 
-def _make_job(config: Config, folder: Path, saved: Checkpoint | None) -> Job:
+def _make_job(config: Config, folder: Path, saved: Checkpoint | None, warn: Callable[[str], None]) -> Job:
     from geoseg.data.store import open_store
     from geoseg.learn.checkpoint import LAST
     from geoseg.learn.engine import Job
@@ -109,8 +119,13 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None) -> Job:
     if saved and "pretrained" in options:
         options["pretrained"] = False  # the checkpoint has the weights
     model = build_model(spec.model_name, spec.in_channels, spec.num_classes, **options)
-    trn, val = (_batches(config, store, split, runtime) for split in ("trn", "val"))
-    return Job(runtime, model, spec, trn, val, _train_options(config), folder, weights)
+    if saved and training.batch_size == "auto":
+        batch_size = int(saved.settings["batch_size"])
+    else:
+        work = _step_work(config, spec, runtime)
+        batch_size = _batch_size(config, model, work, runtime, store.info.samples["trn"], warn)
+    trn, val = (_batches(config, store, split, runtime, batch_size) for split in ("trn", "val"))
+    return Job(runtime, model, spec, trn, val, _train_options(config), folder, weights, batch_size)
 
 
 def _check_store(config: Config, store: Store) -> None:
@@ -134,7 +149,46 @@ def _check_store(config: Config, store: Store) -> None:
     )
 
 
-def _batches(config: Config, store: Store, split: str, runtime: Runtime) -> Any:
+def _step_work(config: Config, spec: ModelSpec, runtime: Runtime) -> StepWork:
+    from geoseg.learn.sizing import StepWork
+
+    training = config.training
+    return StepWork(
+        size=spec.samples_size,
+        channels=spec.in_channels,
+        classes=spec.num_classes,
+        precision=runtime.precision,
+        loss=training.loss,
+        optimizer=training.optimizer,
+    )
+
+
+def _batch_size(
+    config: Config, model: nn.Module, work: StepWork, runtime: Runtime, samples: int, warn: Callable[[str], None]
+) -> int:
+    """Return the batch size: the config's, or the largest that fits, and never more than there are samples."""
+    from geoseg.learn.capacity import parse_memory
+    from geoseg.learn.sizing import auto_batch_size
+
+    training = config.training
+    samples = max(1, min(samples, training.num_trn_samples or samples))
+    if training.batch_size != "auto":
+        return min(training.batch_size, samples)
+    memory = parse_memory(training.memory) if training.memory else None
+    return auto_batch_size(model, work, runtime, samples, memory, warn)
+
+
+def _record_memory(config: Config, job: Job) -> dict[str, Any]:
+    """Measure one step and write `memory.json`; returns what it says."""
+    from geoseg.learn.checkpoint import MEMORY
+    from geoseg.learn.sizing import memory_record, write_record
+
+    record = memory_record(job.model, _step_work(config, job.spec, job.runtime), job.runtime, job.batch_size)
+    write_record(job.folder / MEMORY, record)
+    return record
+
+
+def _batches(config: Config, store: Store, split: str, runtime: Runtime, batch_size: int) -> StoreBatches:
     from geoseg.execution import usable_cpus
     from geoseg.learn.prepare import StoreBatches
 
@@ -142,13 +196,10 @@ def _batches(config: Config, store: Store, split: str, runtime: Runtime) -> Any:
     if workers == "auto":
         # A CPU is better used by the network itself; a GPU must not wait for samples.
         workers = min(MAX_WORKERS, usable_cpus()) if runtime.device == "cuda" else 0
-    if training.batch_size == "auto":
-        found = "auto, which this version cannot work out"
-        raise ConfigError(problem("training.batch_size", found, "a number", "set one; 8 is a start"))
     return StoreBatches(
         store,
         split,
-        batch_size=training.batch_size,
+        batch_size=batch_size,
         limit=training.num_trn_samples if split == "trn" else training.num_val_samples,
         seed=runtime.seed,
         augmentation=training.augmentation,
@@ -172,9 +223,10 @@ def _model_options(config: Config, as_json: bool = False) -> dict[str, Any]:
 
 
 def _resolved(config: Config, job: Job) -> Config:
-    """Return the config with what was decided for it: seed, device, precision."""
+    """Return the config with what was decided for it: seed, device, precision, batch size."""
     runtime = job.runtime
-    training = config.training.model_copy(update={"device": runtime.device, "precision": runtime.precision})
+    decided = {"device": runtime.device, "precision": runtime.precision, "batch_size": job.batch_size}
+    training = config.training.model_copy(update=decided)
     shared = config.global_.model_copy(update={"seed": runtime.seed})
     return config.model_copy(update={"training": training, "global_": shared})
 

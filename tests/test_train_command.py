@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from sample_store import make_store
 
 from geoseg import train
+from geoseg.data.store import open_store
 from geoseg.learn.modelfile import load_model_file, read_model_spec
 from geoseg.learn.records import read_metrics
 
@@ -73,7 +75,7 @@ def test_a_run_leaves_its_folder_and_can_be_repeated_from_it(config, capsys):
     assert run(config, "training.precision=auto") == 0
     folder = folder_of(config)
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors"
+        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "memory.json"
     }  # fmt: skip
     recorded = yaml.safe_load((folder / "config.yaml").read_text())
     assert recorded["global"]["seed"] == 5
@@ -84,6 +86,32 @@ def test_a_run_leaves_its_folder_and_can_be_repeated_from_it(config, capsys):
     assert (again / "best.safetensors").read_bytes() == (folder / "best.safetensors").read_bytes()
     spec = read_model_spec(folder / "best.safetensors")
     assert (spec.bands, spec.class_names, spec.trained["seed"]) == ((1, 3), ("background", "roof"), 5)
+
+
+def test_the_largest_batch_is_found_and_kept_by_a_resumed_run(config, capsys):
+    """The store has fewer samples than fit, so the answer is all of them; 3 MiB have room for nothing."""
+    samples = len(open_store(config.parent / "data").samples("trn"))
+    assert run(config, "training.batch_size=auto", "training.memory=4GiB") == 0
+    assert f"a step of {samples} samples" in capsys.readouterr().err
+    folder = folder_of(config)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["training"]["batch_size"] == samples
+    record = json.loads((folder / "memory.json").read_text())
+    assert record["batch_size"] == samples
+    assert record["predicted"]["peak"] == pytest.approx(record["measured"]["peak"], rel=0.02)
+    assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2]
+    words = ["training.batch_size=auto", "training.memory=601MiB", "training.num_epochs=3", "--resume"]
+    assert run(config, *words) == 0  # a new answer would have been refused for want of memory
+    capsys.readouterr()
+    line = error_of(capsys, 3, config, *words[:2], "--overwrite")
+    assert "reversible_unet" in line
+
+
+def test_the_rebuild_of_a_reversible_run_is_watched(config):
+    words = ["global.model_name=reversible_unet", "models.reversible_unet.monitor_every=1"]
+    assert run(config, *words) == 0
+    errors = [float(row["inverse_error"]) for row in read_metrics(folder_of(config, "reversible_unet") / "metrics.csv")]
+    assert len(errors) == 2
+    assert all(0 <= error < 1e-4 for error in errors)
 
 
 def test_a_drawn_seed_is_recorded(config):

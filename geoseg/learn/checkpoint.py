@@ -21,9 +21,9 @@ from geoseg.learn.files import replacing
 from geoseg.learn.modelfile import ModelSpec
 
 CONFIG, METRICS, CURVES = "config.yaml", "metrics.csv", "tensorboard"
-LAST, BEST = "last.ckpt", "best.safetensors"
+LAST, BEST, MEMORY = "last.ckpt", "best.safetensors", "memory.json"
 # All that a run writes; `overwrite` removes these and nothing else.
-RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, "report.html", "memory.json")
+RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, "report.html", MEMORY)
 FORMAT = 1
 
 
@@ -33,7 +33,7 @@ class Checkpoint:
 
     Attributes:
         spec: `ModelSpec` as JSON: what the weights mean.
-        settings: Plain facts that a resumed run must agree with or take over: seed, optimizer.
+        settings: Plain facts that a resumed run must agree with or take over: seed, optimizer, batch_size.
         model: State dict of the network.
         optimizer: State dict of the optimiser.
         scaler: State of the loss scaling of half precision; empty without it.

@@ -72,6 +72,7 @@ class Job:
         options: How to train.
         folder: The run folder.
         class_weights: (C,) weights of the loss, or None.
+        batch_size: Samples per step at most, as decided; kept in the checkpoint for the run that goes on from it.
     """
 
     runtime: Runtime
@@ -82,6 +83,7 @@ class Job:
     options: TrainOptions
     folder: Path
     class_weights: Tensor | None = None
+    batch_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ class _Loop:
             "seconds": seconds,
             "samples_per_second": samples / seconds,
             "peak_memory_mb": _peak_memory(self.fabric.device) / 2**20,
+            **_inverse_error(self.model),
         }
 
     @torch.no_grad()
@@ -205,7 +208,11 @@ class _Loop:
         """Return the state after `epoch` finished epochs."""
         return Checkpoint(
             spec=self.job.spec.to_json(),
-            settings={"seed": self.job.runtime.seed, "optimizer": self.job.options.optimizer},
+            settings={
+                "seed": self.job.runtime.seed,
+                "optimizer": self.job.options.optimizer,
+                "batch_size": self.job.batch_size,
+            },
             model=self.job.model.state_dict(),
             optimizer=self.optimizer.optimizer.state_dict(),
             scaler=self.scaling.state_dict(),
@@ -276,6 +283,13 @@ def _diverged(epoch: int, loss: float, job: Job) -> str:
 
 def _epoch_seed(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+
+
+def _inverse_error(model: nn.Module) -> dict[str, float]:
+    """Return the largest error that the monitors of reversible parts saw last; nothing where none looked."""
+    seen = [getattr(module, "inverse_error", None) for module in model.modules()]
+    errors = [float(error) for error in seen if error is not None]
+    return {"inverse_error": max(errors)} if errors else {}
 
 
 def _reset_peak_memory(device: torch.device) -> None:

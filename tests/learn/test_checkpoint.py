@@ -23,7 +23,7 @@ def test_the_safe_loader_opens_it(run):
     assert content["epoch"] == 1
     saved = Checkpoint.load(run / "last.ckpt")
     assert saved.model_spec() == toys.make_spec()
-    assert saved.settings == {"seed": 3, "optimizer": "adam"}
+    assert saved.settings == {"seed": 3, "optimizer": "adam", "batch_size": 0}
     assert saved.best["epoch"] == 1
 
 
