@@ -46,7 +46,7 @@ GOOD: dict[str, tuple[str, str | None, float, tuple[str, ...]]] = {
     "derived_south_up.tif": ("south-up", "EPSG:3857", 1.0, (THIN,)),
     "derived_uint16_12bit.tif": ("north-up", "EPSG:3857", 1.0, (THIN,)),
     "derived_utm45n_0.5m.tif": ("north-up", "EPSG:32645", 0.978, ()),
-    "esri_wkt_2x2.tif": ("north-up", "USA_Contiguous_Albers_Equal_Area_Conic_USGS_version", 1.0, ("no pixel of back",)),
+    "esri_wkt_2x2.tif": ("north-up", "USA_Contiguous_Albers_Equal_Area_Conic_USGS_version", 1.0, ()),
     "float32_nodata_minus3.4e38.tif": ("north-up", "unknown", 0.628, ()),
     "gcps_no_geotransform.vrt": ("4 ground control points, no transform", None, 0.673, ()),
     "geostationary_projection.tif": ("north-up", "unnamed", 0.783, ()),

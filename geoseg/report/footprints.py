@@ -19,6 +19,7 @@ _SIDE = 340  # of a map, pixels
 _MARGIN = 14
 _MOST_MAPS = 12
 _MOST_FRAMES = 1500  # single samples that are drawn on one map; more would be a slow, grey page
+_CELL = 3  # side of a cell of the map in place of samples, pixels
 _NEAR = 1.0  # scenes closer than this many of their own sides share a map
 _METRES = 111_320.0  # per degree of latitude
 
@@ -107,12 +108,35 @@ def _areas(part: Footprints, shapes: NDArray[Any], names: Mapping[str, str]) -> 
     for split, colour in SPLIT_COLOURS.items():
         for scene in sorted({str(name) for name in part.scenes[part.splits == split]}):
             chosen = (part.splits == split) & (part.scenes == scene)
-            # Snapped to tenths of a pixel, so that neighbours join and the path stays short.
-            whole = shapely.union_all(shapely.set_precision(shapes[chosen], 0.1))
-            rings = [ring for ground in shapely.get_parts(whole) for ring in _rings(ground)]
             hint = f"{names.get(scene, scene)}: {int(chosen.sum()):,} {split} samples"
-            pieces.append(path(polygon_path(rings), colour, hint, fill_opacity="0.55", fill_rule="evenodd"))
+            ground = _cells(shapes[chosen]) if int(chosen.sum()) > _MOST_FRAMES else _union(shapes[chosen])
+            pieces.append(path(ground, colour, hint, fill_opacity="0.55", fill_rule="evenodd"))
     return pieces
+
+
+def _union(shapes: NDArray[Any]) -> str:
+    # Snapped to tenths of a pixel, so that neighbours join and the path stays short.
+    whole = shapely.union_all(shapely.set_precision(shapes, 0.1))
+    return polygon_path([ring for ground in shapely.get_parts(whole) for ring in _rings(ground)])
+
+
+def _cells(shapes: NDArray[Any]) -> str:
+    """Return the cells of a grid that samples cover, by their boxes: quick, and fine enough for so many."""
+    left, top, right, bottom = (np.floor(side / _CELL + 1e-6).astype(int) for side in shapely.bounds(shapes).T)
+    found = [np.column_stack([top, left])]
+    for down in range(int((bottom - top).max())):
+        for across in range(int((right - left).max())):
+            inside = (top + down < bottom) & (left + across < right)
+            found.append(np.column_stack([top + down, left + across])[inside])
+    spots = np.unique(np.concatenate(found), axis=0)
+    # Runs of neighbours in a row are one rectangle.
+    starts = np.flatnonzero(np.any(np.diff(spots, axis=0, prepend=-9) != [0, 1], axis=1))
+    parts = []
+    for start, stop in zip(starts, [*starts[1:], len(spots)], strict=True):
+        row, col = (spots[start] * _CELL).tolist()
+        length = int(stop - start) * _CELL
+        parts.append(f"M{col} {row}h{length}v{_CELL}h-{length}Z")
+    return "".join(parts)
 
 
 def _rings(ground: Any) -> list[list[tuple[float, float]]]:

@@ -57,7 +57,7 @@ def store_warnings(info: StoreInfo) -> list[str]:
     """Return what there is to know of a store: what was said of its scenes, and what they come to."""
     lines = [line for scene in info.scenes for line in scene.get("warnings", ())]
     for split in ("trn", "val"):
-        missing = [str(c["name"]) for c in info.classes if not info.class_pixels[split][int(c["id"])]]
+        missing = [str(c["name"]) for c in info.classes[1:] if not info.class_pixels[split][int(c["id"])]]
         if info.samples.get(split, 0) and missing:
             lines.append(f"the {split} samples hold no pixel of {', '.join(missing)}")
     if not info.samples.get("val", 0) and not any(scene["split"] == "val" for scene in info.scenes):

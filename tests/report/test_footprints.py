@@ -56,12 +56,16 @@ def test_rows_of_pixels_go_down() -> None:
 
 
 def test_many_samples_are_drawn_as_ground_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = _footprints(*[("trn", "a", 0.1 * i, 0, 0.1) for i in range(20)])
+    found = _footprints(*[("trn", "a", 0.01 * i, 0, 0.01) for i in range(200)])
     assert 'fill="none"' in maps(found, {})[0][0]
-    monkeypatch.setattr(module, "_MOST_FRAMES", 19)
+    monkeypatch.setattr(module, "_MOST_FRAMES", 199)
     (drawing,) = maps(found, {})[0]
     assert 'fill="none"' not in drawing
-    assert "20 trn samples" in drawing
+    assert "200 trn samples" in drawing
+    # A row of samples, side by side: one rectangle, as long as the map is wide.
+    (ground,) = re.findall(r'<path d="([^"]+)" fill="#0072b2"', drawing)
+    length = float(re.fullmatch(r"M\d+ \d+h(\d+)v3h-\d+Z", ground)[1])
+    assert length == pytest.approx(340, abs=25)
 
 
 def test_so_many_maps_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
