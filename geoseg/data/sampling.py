@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.data.counting import WindowCounts, count_classes
 from geoseg.data.splits import SPLITS, SplitOptions
 from geoseg.data.statistics import band_moments, subsample
 from geoseg.data.survey import SceneFacts, SurveyOptions, scene_ground
@@ -32,8 +33,6 @@ from geoseg.geo.raster import open_raster
 BLOCK_SIDE = 2048
 SHARD_ARRAYS = ("images", "labels", "valid")
 _BLOCK_BYTES = 48 * 2**20  # of image values; with its copies and labels a block stays near 150 MB
-_COUNTED = 2**16  # pixels that stay in a core's cache
-_COMPARED = 24  # classes; more are counted faster all at once
 # Why a window is no sample: no known pixel, background alone, too little of it valid, too little of it annotated.
 REASONS = ("unknown", "background", "invalid", "unannotated")
 # Columns of a sample's row; the pixels per class follow. Checksums are CRC-32 of the stored bytes.
@@ -285,9 +284,10 @@ def judged_windows(
     """Yield each window of a block: its label, its pixels per class, and why it is left out, or None."""
     options = task.options
     judged = options.min_annotated > 0 or options.min_valid > 0
+    counted = WindowCounts(pixels.label, task.block, options.num_classes)
     for window in task.block.windows:
         label = np.ascontiguousarray(_cut(pixels.label, task.block.window, window, options.ignore_value))
-        counts = count_classes(label, options.num_classes)
+        counts = counted.of(window)
         valid = int(np.count_nonzero(_cut(pixels.valid, task.block.window, window, False))) if judged else 0
         yield window, label, counts, reason_to_drop(counts, valid, options)
 
@@ -339,19 +339,6 @@ def _covered(outer: Window, windows: Sequence[Window]) -> NDArray[np.bool_]:
         if inside is not None:
             result[inside.within(outer)] = True
     return result
-
-
-def count_classes(label: NDArray[np.uint8], num_classes: int) -> list[int]:
-    """Return the number of pixels of each class id."""
-    rows = max(1, _COUNTED // max(1, label.shape[1]))
-    total = np.zeros(num_classes, np.int64)
-    for start in range(0, label.shape[0], rows):
-        chunk = np.ascontiguousarray(label[start : start + rows])
-        if num_classes > _COMPARED:
-            total += np.bincount(chunk.ravel(), minlength=256)[:num_classes]
-        else:
-            total += [np.count_nonzero(chunk == index) for index in range(num_classes)]
-    return total.tolist()  # type: ignore[no-any-return]
 
 
 def _cut(array: NDArray[Any], outer: Window, window: Window, fill: int) -> NDArray[Any]:

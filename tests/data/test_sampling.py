@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenery import make_options, make_scene
 
-from geoseg.data import sampling
+from geoseg.data import counting, sampling
 from geoseg.data.sampling import block_side, count_classes, owned_windows, plan_scene, run_block
 from geoseg.data.survey import survey
 from geoseg.geo.grid import sample_blocks
@@ -39,7 +39,7 @@ def test_blocks_of_many_bands_are_smaller() -> None:
 
 @pytest.mark.parametrize("num_classes", [2, 5, 255])
 def test_count_classes(num_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_COUNTED", 100)  # several chunks
+    monkeypatch.setattr(counting, "_COUNTED", 100)  # several chunks
     label = np.random.default_rng(0).integers(0, 256, (40, 33)).astype(np.uint8)
 
     assert count_classes(label, num_classes) == [int((label == i).sum()) for i in range(num_classes)]
@@ -113,3 +113,17 @@ def test_tasks_can_be_sent_to_other_processes(tmp_path: Path) -> None:
     (task, *_) = _tasks(tmp_path)
 
     assert pickle.loads(pickle.dumps(task)) == task
+
+
+@pytest.mark.parametrize(("stride", "cell"), [(4, 1), (5, 1), (8, 1), (16, 1), (5, 10**6)])
+def test_counts_of_overlapping_windows(stride: int, cell: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_CELL", cell)
+    label = np.random.default_rng(0).choice(np.array([0, 1, 2, 255], np.uint8), (40, 53))
+    blocks = sample_blocks(100, 90, 16, stride, 40)
+    block = next(b for b in blocks if b.window.row_off > 0 and b.window.col_off > 0)
+    label = np.resize(label, block.window.shape)
+    counts = counting.WindowCounts(label, block, 3)
+
+    for window in block.windows:
+        part = label[window.within(block.window)]
+        assert counts.of(window) == [int((part == index).sum()) for index in range(3)]
