@@ -47,19 +47,20 @@ def norm_act(image: Tensor, norm: nn.Module) -> Tensor:
     return _result(_NormAct.apply(image, norm.weight, norm.bias, _NormState(norm)))  # type: ignore[no-untyped-call]
 
 
-def norm_act_conv(image: Tensor, norm: nn.Module, conv: nn.Conv2d, keep: bool = True) -> Tensor:
+def norm_act_conv(image: Tensor, norm: nn.Module, conv: nn.Conv2d, keep: bool = True, in_place: bool = False) -> Tensor:
     """Return conv(relu(norm(image))).
 
     Args:
         image: (N, C, H, W).
         norm: The module that normalises it.
         conv: The convolution, of one group and padded by zeros.
-        keep: Save the ReLU's output for backward; otherwise it is made again, and the norm's gradient is taken a few
-            channels at a time over the storage of the convolution's: two maps less at the peak, for copies.
+        keep: Save the ReLU's output for backward; otherwise it is made again.
+        in_place: Where it is made again, also take the norm's gradient a few channels at a time over the storage of the
+            convolution's: two maps less at the peak, for copies.
     """
     if not (isinstance(norm, nn.BatchNorm2d) and _is_plain(norm) and _is_plain(conv)):
         return _result(conv(torch.relu(norm(image))))
-    how = _How(_NormState(norm), _ConvArguments(conv), keep)
+    how = _How(_NormState(norm), _ConvArguments(conv), keep, in_place)
     weights = (norm.weight, norm.bias, conv.weight, conv.bias)
     return _result(_NormActConv.apply(image, *weights, how))  # type: ignore[no-untyped-call]
 
@@ -138,6 +139,7 @@ class _How(NamedTuple):
     norm: _NormState
     conv: _ConvArguments
     keep: bool
+    in_place: bool
 
 
 def _pair(padding: str | tuple[int, ...]) -> tuple[int, ...]:
@@ -216,8 +218,8 @@ class _NormActConv(torch.autograd.Function):
         del act
         # Of the image only the shape matters here.
         grad_act = conv.backward(grad, image.to(ctx.dtype), low, [True, False, False])[0].to(image.dtype)
-        if ctx.how.keep:
-            is_open = is_open.to(image.dtype)  # autocast may have kept it in another
+        if ctx.how.keep or not ctx.how.in_place:
+            is_open = is_open.to(image.dtype)  # a mask, or kept in the dtype of autocast
             aten.threshold_backward.grad_input(grad_act, is_open, 0, grad_input=grad_act)
             del is_open
             return *norm.backward(grad_act, image, saved), *grad_conv, None

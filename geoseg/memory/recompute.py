@@ -73,7 +73,7 @@ def run_recomputed(function: Callable[..., Any], *args: Any, modules: Sequence[n
     Args:
         function: What to run; it may be run again during backward, with the same arguments.
         args: Its arguments; the tensors among them are kept.
-        modules: The modules that it uses, all of them.
+        modules: The modules that it uses, all of them; none for a function of its arguments alone.
         kwargs: Its named arguments, likewise.
 
     Raises:
@@ -83,7 +83,7 @@ def run_recomputed(function: Callable[..., Any], *args: Any, modules: Sequence[n
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     if (
         not torch.is_grad_enabled()
-        or not any(module.training for module in modules)
+        or (modules and not any(module.training for module in modules))
         or not any(tensor.requires_grad for tensor in (*inputs, *parameters))
     ):
         return function(*args, **kwargs)

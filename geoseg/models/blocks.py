@@ -19,6 +19,7 @@ class ConvBlock(nn.Module):
 
     Attributes:
         keep: Whether what is cheap to make again is saved for backward all the same.
+        in_place: Where it is not, whether gradients are written over one another, for copies.
     """
 
     def __init__(self, in_channels: int, out_channels: int, dropout: float = 0.0) -> None:
@@ -29,6 +30,7 @@ class ConvBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(out_channels)
         self.dropout = nn.Dropout2d(dropout)
         self.keep = True
+        self.in_place = False
 
     def forward(self, image: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, out_channels, H, W)."""
@@ -36,15 +38,15 @@ class ConvBlock(nn.Module):
 
     def finish(self, convolved: Tensor) -> Tensor:
         """Do what follows the first convolution."""
-        convolved = norm_act_conv(convolved, self.norm1, self.conv2, self.keeps)
+        convolved = norm_act_conv(convolved, self.norm1, self.conv2, self.keeps, self.in_place)
         return self.dropout(norm_act(convolved, self.norm2))
 
     def classify(self, convolved: Tensor, head: nn.Conv2d) -> Tensor:
         """Return head(finish(convolved)) without making the block's output, where there is no dropout before it."""
         if self.dropout.p > 0:
             return head(self.finish(convolved))
-        convolved = norm_act_conv(convolved, self.norm1, self.conv2, self.keeps)
-        return norm_act_conv(convolved, self.norm2, head, self.keeps)
+        convolved = norm_act_conv(convolved, self.norm1, self.conv2, self.keeps, self.in_place)
+        return norm_act_conv(convolved, self.norm2, head, self.keeps, self.in_place)
 
     @property
     def keeps(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -60,7 +61,9 @@ class UNet(nn.Module):
         the inputs of the norms.
         """
         self.recomputing = True
-        self.encoder[0].keep = self.decoder[0].keep = False
+        for block in (self.encoder[0], self.centre, self.decoder[0]):
+            block.keep = False
+        self.decoder[0].in_place = True
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,14 +87,16 @@ class UNet(nn.Module):
         return self._last(skips.pop, x)
 
     def _forward_recomputing(self, images: Tensor) -> Tensor:
-        finest, blocks = self.encoder[0], [*self.encoder[1:], self.centre]
+        finest, *blocks = self.encoder
         replay = Replay(finest, images, modules=[finest])
         skip, x = run_recomputed(_block_then_pool, finest, images, modules=[finest])
         skips = []
-        x = run_recomputed(blocks[0], x, modules=blocks[:1])
-        for block in blocks[1:]:
+        for block in blocks:
+            part = functools.partial(_pool_then_block, block) if skips else block
+            x = run_recomputed(part, x, modules=[block])
             skips.append(x)
-            x = run_recomputed(_pool_then_block, block, x, modules=[block])
+        # The centre is not run again: its maps are small, its convolutions are not.
+        x = self.centre(run_recomputed(F.max_pool2d, x, 2, modules=[]))
         for block in reversed(self.decoder[1:]):
             x = run_recomputed(block, skips.pop(), x, modules=[block])
         with replay.holding(skip):
