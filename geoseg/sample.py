@@ -150,8 +150,9 @@ def _build(call: Invocation, found: Survey, options: SampleOptions, final: Path,
         raise ConfigError(problem("--shard", str(error), "i/n, such as 3/10", "correct it")) from error
     if share != (1, 1):
         log.info(f"share {share[0]} of {share[1]}")
+    local = share == (1, 1) and call.options.scheduler is None
     with progress(blocks, "sampling", "blocks") as bar, _executor(call.config, call.options, blocks) as executor:
-        how = Build(partial(map_tasks, executor), bar.update, write_store_report, log.warn, share)
+        how = Build(partial(map_tasks, executor), bar.update, write_store_report, log.warn, share, local)
         return build_store(found, options, final, how, update.kept)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class Build:
         decorate: Called with the store before it gets its final name.
         on_warning: Called with what the user should know.
         share: (i, n), i from 1: make the i-th of n shares of the parts; (1, 1): all.
+        in_place: Write samples where they belong in their shard; not for machines that share a network file system.
     """
 
     run: RunTasks | None = None
@@ -68,6 +69,7 @@ class Build:
     decorate: Decorate | None = None
     on_warning: Callable[[str], None] | None = None
     share: tuple[int, int] = (1, 1)
+    in_place: bool = False
 
     def advance(self, tasks: int) -> None:
         """Report progress."""
@@ -253,7 +255,7 @@ def _make_parts(
             how.advance(len(tasks))
             continue
         parts.mkdir(exist_ok=True)
-        todo += tasks
+        todo += _prepared(tasks, how.in_place)
     share, shares = how.share
     mine = [task for number, task in enumerate(todo) if number % shares == share - 1]
     how.advance(len(todo) - len(mine))
@@ -272,6 +274,15 @@ def _make_parts(
         raise DataError(list(dict.fromkeys(problems)))
     for tasks in plan_of.values():  # shares of none of whose blocks we made any, or whose last part came from others
         _finish_if_whole(tasks, folder, entries[tasks[0].part.parent.name])
+
+
+def _prepared(tasks: Sequence[BlockTask], in_place: bool) -> list[BlockTask]:
+    """Return tasks that write in place, if they shall, with the files that they write to."""
+    if not in_place or all(task.part.is_dir() for task in tasks):
+        return list(tasks)
+    for place in tasks[0].raw:
+        place.path.touch()
+    return [replace(task, in_place=True) for task in tasks]
 
 
 def _finish_if_whole(tasks: Sequence[BlockTask], folder: Path, entry: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.data.counting import WindowCounts, count_classes
+from geoseg.data.rawfiles import RawPlace, raw_places
 from geoseg.data.splits import SPLITS, SplitOptions
 from geoseg.data.statistics import band_moments, subsample
 from geoseg.data.survey import SceneFacts, SurveyOptions, scene_ground
@@ -32,7 +33,7 @@ from geoseg.geo.raster import open_raster
 
 BLOCK_SIDE = 2048
 SHARD_ARRAYS = ("images", "labels", "valid")
-_BLOCK_BYTES = 48 * 2**20  # of image values; with its copies and labels a block stays near 150 MB
+_BLOCK_BYTES = 48 * 2**20  # of image values
 # Why a window is no sample: no known pixel, background alone, too little of it valid, too little of it annotated.
 REASONS = ("unknown", "background", "invalid", "unannotated")
 # Columns of a sample's row; the pixels per class follow. Checksums are CRC-32 of the stored bytes.
@@ -104,6 +105,8 @@ class BlockTask:
         part: The folder to make.
         splits: Split of each of the block's windows, as its place in SPLITS.
         training: Windows whose pixels enter the statistics; None: all that the block owns.
+        raw: Where images and labels go if they are written in place.
+        in_place: Whether they are.
     """
 
     facts: SceneFacts
@@ -114,6 +117,8 @@ class BlockTask:
     part: Path
     splits: tuple[int, ...]
     training: tuple[Window, ...] | None = None
+    raw: tuple[RawPlace, ...] = ()
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +157,9 @@ def plan_scene(
         pairs = list(zip(blocks, owned_windows(blocks), strict=True))
     else:
         pairs = blocks_of(list(plan.windows), info.height, info.width, options.size, side)
+    counts, size = [len(block.windows) for block, _ in pairs], options.size
+    images = raw_places(folder, "images", counts, (len(facts.bands), size, size), info.dtype)
+    labels = raw_places(folder, "labels", counts, (size, size), "uint8")
     tasks = []
     for number, (block, owned) in enumerate(pairs):
         names = [plan.windows[window] if plan else facts.scene.split for window in block.windows]
@@ -159,7 +167,8 @@ def plan_scene(
         near = None
         if plan is not None and plan.training is not None:
             near = tuple(window for window in plan.training if window.intersection(owned))
-        tasks.append(BlockTask(facts, options, block, owned, step, folder / f"{number:06d}", splits, near))
+        raw = images[number], labels[number]
+        tasks.append(BlockTask(facts, options, block, owned, step, folder / f"{number:06d}", splits, near, raw))
     return tasks
 
 
@@ -201,9 +210,13 @@ def run_block(task: BlockTask) -> Path:
     if task.part.is_dir():
         return task.part
     pixels = read_block(task)
-    with _committed(task.part) as folder:
-        dropped = _write_samples(task, pixels, folder)
-        _write_summary(task, pixels, dropped, folder)
+    try:
+        with _committed(task.part) as folder:
+            dropped = _write_samples(task, pixels, folder)
+            _write_summary(task, pixels, dropped, folder)
+    except FileNotFoundError:
+        if not task.part.is_dir():  # otherwise somebody else made the part, and has gone on to finish the scene
+            raise
     return task.part
 
 
@@ -260,7 +273,7 @@ def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[s
     rows: list[list[int]] = []
     whole = bool(pixels.valid.all())
     with contextlib.ExitStack() as stack:
-        files = {name: stack.enter_context((folder / f"{name}.bin").open("wb")) for name in SHARD_ARRAYS}
+        files = {name: stack.enter_context(_opened(task, name, folder)) for name in SHARD_ARRAYS}
         for split, (window, label, counts, reason) in zip(task.splits, judged_windows(task, pixels), strict=True):
             if reason:
                 dropped[SPLITS[split]][reason] += 1
@@ -276,6 +289,15 @@ def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[s
             rows.append([*row, *counts])
     np.save(folder / "rows.npy", np.array(rows, np.int64).reshape(len(rows), COUNTS + task.options.num_classes))
     return dropped
+
+
+def _opened(task: BlockTask, name: str, folder: Path) -> BinaryIO:
+    places = {place.path.stem: place for place in task.raw} if task.in_place else {}
+    if name not in places:
+        return (folder / f"{name}.bin").open("wb")
+    file = places[name].path.open("r+b")
+    file.seek(places[name].offset)
+    return file
 
 
 def judged_windows(

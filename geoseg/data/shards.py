@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.data.rawfiles import array_header
 from geoseg.data.sampling import REASONS, VALID, BlockTask
 from geoseg.data.splits import SPLITS
 from geoseg.data.statistics import Moments, merge
@@ -98,32 +99,65 @@ def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], folder: P
     }
     for name, (shape, dtype) in shards.items():
         if shape[0]:  # an empty file cannot be mapped, and nobody looks for it
-            sources = [task.part / f"{name}.bin" for task in tasks]
-            _concatenate(sources, folder / f"{facts.scene.scene_id}.{name}.npy", shape, np.dtype(dtype))
+            _write_shard(tasks, name, folder / f"{facts.scene.scene_id}.{name}.npy", array_header(shape, dtype))
 
 
-def _concatenate(sources: Sequence[Path], target: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Write raw files one after another as one .npy array."""
-    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+def _write_shard(tasks: Sequence[BlockTask], name: str, target: Path, header: bytes) -> None:
+    """Write one array of a scene, or put the file in its place that holds it already."""
+    raw = {place.path.stem: place.path for place in tasks[0].raw}.get(name)
+    sources = [_source(task, name) for task in tasks]
+    if raw is not None and all(path == raw for path, _, _ in sources) and _whole(tasks):
+        if not raw.is_file() and target.is_file():
+            return  # it was put there by another process, or by a run that was killed next
+        with raw.open("r+b") as file:
+            file.write(header)
+        raw.replace(target)
+        return
     with _renamed(target) as temporary, temporary.open("wb") as out:
-        np.lib.format.write_array_header_1_0(out, header)
-        start = out.tell()
-        for source in sources:
-            _append(source, out)
-        written, wanted = out.tell() - start, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    assert written == wanted, f"{target}: {written} bytes for shape {shape} of {dtype}"
+        out.write(header)
+        for path, offset, length in sources:
+            if length:
+                _append(path, offset, length, out)
 
 
-def _append(source: Path, out: BinaryIO) -> None:
-    """Copy a file to the end of another, inside the kernel where it can."""
+def _source(task: BlockTask, name: str) -> tuple[Path, int, int]:
+    """Return file, offset and number of bytes of a block's samples."""
+    own = task.part / f"{name}.bin"
+    if own.is_file():
+        return own, 0, own.stat().st_size
+    place = next(place for place in task.raw if place.path.stem == name)
+    return place.path, place.offset, _kept(task) * place.sample
+
+
+def _kept(task: BlockTask) -> int:
+    return int(np.load(task.part / "rows.npy", mmap_mode="r").shape[0])
+
+
+def _whole(tasks: Sequence[BlockTask]) -> bool:
+    """Tell whether no window of the scene was left out."""
+    return all(_kept(task) == len(task.block.windows) for task in tasks)
+
+
+def _append(source: Path, offset: int, length: int, out: BinaryIO) -> None:
+    """Copy a part of a file to the end of another, inside the kernel where it can."""
+    end = out.seek(0, os.SEEK_END) + length
     with source.open("rb") as file:
         out.flush()
+        done = 0
         try:
-            while os.sendfile(out.fileno(), file.fileno(), None, _COPY_BYTES):
-                pass
+            while done < length:
+                sent = os.sendfile(out.fileno(), file.fileno(), offset + done, min(_COPY_BYTES, length - done))
+                if not sent:
+                    break
+                done += sent
         except (AttributeError, OSError):  # not this system, or not these file systems
-            shutil.copyfileobj(file, out, _COPY_BYTES)
+            pass
         out.seek(0, os.SEEK_END)
+        file.seek(offset + done)
+        while done < length and (data := file.read(min(_COPY_BYTES, length - done))):
+            out.write(data)
+            done += len(data)
+    assert out.seek(0, os.SEEK_END) == end, f"{source}: {end - out.tell()} bytes are missing"
 
 
 def _write_label_raster(tasks: Sequence[BlockTask], folder: Path) -> None:

@@ -152,6 +152,26 @@ def test_the_bytes_do_not_depend_on_who_makes_the_parts_or_when(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("remove_background", [False, True])
+def test_samples_written_in_place_end_in_the_same_bytes(tmp_path: Path, remove_background: bool) -> None:
+    found, options = _surveyed(tmp_path, remove_background=remove_background)
+    reference = file_hashes(build_store(found, options, tmp_path / "a" / "samples").folder)
+    done: list[int] = []
+
+    def stop(_: int) -> None:
+        done.append(1)
+        if len(done) == 20:
+            raise KeyboardInterrupt
+
+    for name, in_place in (("b", True), ("c", False)):  # taken up by a run that writes as the first did, or not
+        done.clear()
+        with pytest.raises(KeyboardInterrupt):
+            build_store(found, options, tmp_path / name / "samples", Build(on_progress=stop, in_place=True))
+        store = build_store(found, options, tmp_path / name / "samples", Build(in_place=in_place))
+        assert file_hashes(store.folder) == reference
+
+
+@pytest.mark.usefixtures("small_blocks")
 def test_an_interrupted_run_leaves_the_old_store_and_is_taken_up_again(tmp_path: Path) -> None:
     found, options = _surveyed(tmp_path)
     reference = file_hashes(build_store(found, options, tmp_path / "a" / "samples").folder)

@@ -164,7 +164,10 @@ def test_shares_end_in_the_same_store_whoever_is_last(tmp_path: Path, monkeypatc
     assert [path.name for path in final.parent.iterdir()] == ["samples"]
 
 
-def test_several_makers_at_once_end_in_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_place", [False, True])
+def test_several_makers_at_once_end_in_one_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
     monkeypatch.setattr(sampling, "BLOCK_SIDE", 24)
     scenes = [_scene(tmp_path, "a", shape=(61, 75)), _scene(tmp_path, "b", "val")]
     found = survey(scenes, OPTIONS.survey)
@@ -174,7 +177,7 @@ def test_several_makers_at_once_end_in_one_store(tmp_path: Path, monkeypatch: py
 
     def make() -> None:
         try:
-            results.append(build_store(found, OPTIONS, final))
+            results.append(build_store(found, OPTIONS, final, Build(in_place=in_place)))
         except BaseException as error:
             results.append(error)
 
