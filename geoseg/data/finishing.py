@@ -130,8 +130,9 @@ def _splitting(options: SampleOptions, records: Sequence[Record], rows: Sequence
     metres: list[dict[str, float]] = []
     pixels: list[dict[str, float]] = []
     shared: dict[str, int] = {}
+    several = len({split for found in rows for split in np.unique(found[:, SPLIT])}) > 1
     for number, found in enumerate(rows):
-        if not len(found):
+        if not len(found) or not several:
             continue
         windows = np.hstack([found[:, [ROW, COL]], np.full((len(found), 2), options.size)])
         splits = np.array(SPLITS, object)[found[:, SPLIT]]
