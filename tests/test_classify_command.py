@@ -239,6 +239,25 @@ def test_recorded_bands_are_applied(tmp_path: Path):
         np.testing.assert_array_equal(four.read(1), two.read(1))
 
 
+def test_bands_of_another_order_are_told_by_their_names(tmp_path: Path, capsys):
+    model = make_model(tmp_path / "named.safetensors", band_names=("red", "nir"))
+    image = make_raster(tmp_path / "turned.tif", noise((2, 40, 40)))
+    for names, warned in ((("nir", "red"), True), (("red", "nir"), False), (("B4", "B8"), False)):
+        with rasterio.open(image, "r+") as raster:
+            raster.descriptions = names
+        assert classify(model, tmp_path / "maps", image) == 0
+        assert ("bands nir, red where the model had red, nir; here those are --bands 2 1" in _said(capsys)) == warned
+    with rasterio.open(image, "r+") as raster:
+        raster.descriptions = ("nir", "red")
+    assert classify(model, tmp_path / "maps", image, more=("--bands", "2", "1")) == 0
+    assert "where the model had" not in _said(capsys)
+
+
+def _said(capsys) -> str:
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
 def test_one_bad_image_does_not_stop_the_others(model: Path, tmp_path: Path, capsys):
     make_raster(tmp_path / "a.tif", noise((2, 30, 30)))
     (tmp_path / "b.tif").write_bytes(b"not a raster")

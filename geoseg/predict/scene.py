@@ -87,7 +87,7 @@ def check_image(image: str | os.PathLike[str], spec: ModelSpec, bands: Sequence[
             f"convert the image without scaling: gdal_translate -ot {_gdal_type(spec.dtype)}, if its units are the same"
         )
         raise DataError(problem(image, found, f"{spec.dtype} as in the model's training images", remedy))
-    return _resolution_warnings(info, spec)
+    return [*_name_warnings(info, spec, tuple(bands or spec.bands)), *_resolution_warnings(info, spec)]
 
 
 def classify_scene(
@@ -154,6 +154,16 @@ def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None)
     if bands is None and chosen == tuple(range(1, len(chosen) + 1)) and here > len(chosen):
         remedy = f"name the ones to use: --bands {' '.join(map(str, chosen))} or global.bands"
         raise DataError(problem(info.path, f"{here} bands", f"{spec.in_channels} as the model has", remedy))
+
+
+def _name_warnings(info: RasterInfo, spec: ModelSpec, chosen: tuple[int, ...]) -> list[str]:
+    here = tuple(info.band_names[band - 1] for band in chosen)
+    # Only where the image has every band by its name: names that are merely written otherwise say nothing.
+    if here == spec.band_names or not all(name and name in info.band_names for name in spec.band_names):
+        return []
+    right = " ".join(str(info.band_names.index(name) + 1) for name in spec.band_names)
+    found = f"bands {', '.join(str(name) for name in here)} where the model had {', '.join(map(str, spec.band_names))}"
+    return [f"{info.path}: {found}; here those are --bands {right}"]
 
 
 def _resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
