@@ -44,7 +44,7 @@ COMMANDS = {
 
 _GRAMMAR = "[CONFIG.yaml] [section.key=value ...]"
 _OVERRIDE = re.compile(r"^[A-Za-z_][\w-]*(\.[\w-]+)*\s*=")
-_ENVIRONMENT = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_ENVIRONMENT = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ class Normalisation:
         return len(self.mean)
 
     @cached_property
-    def _shift_and_scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _shift_and_scale(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         std = np.asarray(self.std, dtype=np.float64)
         scale = 1.0 / np.where(std > 0, std, 1.0)
-        return np.asarray(self.mean, np.float32)[:, None, None], scale.astype(np.float32)[:, None, None]
+        return np.asarray(self.mean, np.float64)[:, None, None], scale[:, None, None]
 
     def apply(self, image: NDArray[Any], valid: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
         """Return the normalised image: float32, C-contiguous, native byte order, a new array.
@@ -66,9 +66,12 @@ class Normalisation:
                 )
             )
         mean, scale = self._shift_and_scale
-        out = np.array(image, dtype=np.float32, order="C")
-        out -= mean
-        out *= scale
+        # float32 would round numbers beyond 2**24 before the mean is taken off, and with them all their contrast.
+        wide = np.float64 if image.dtype.itemsize > 2 and image.dtype != np.float32 else np.float32
+        out = np.array(image, dtype=wide, order="C")
+        out -= mean.astype(wide)
+        out *= scale.astype(wide)
+        out = out.astype(np.float32, copy=False)
         if valid is not None and not valid.all():
             # Not a product: 0 * NaN would let a bad value through.
             np.copyto(out, np.float32(0), where=~valid)

@@ -79,3 +79,12 @@ def test_unusable_numbers_are_refused() -> None:
     for mean, std in [((1.0,), (1.0, 2.0)), ((), ()), ((float("nan"),), (1.0,)), ((0.0,), (-1.0,))]:
         with pytest.raises(ValueError, match=r"mean|std"):
             Normalisation(mean, std)
+
+
+def test_contrast_survives_a_large_offset() -> None:
+    image = 1e9 + 7 + np.array([[[-3.0, 0.0, 3.0]]])
+    got = Normalisation((1e9 + 7,), (3.0,)).apply(image)
+    assert got.dtype == np.float32
+    assert got.tolist() == [[[-1.0, 0.0, 1.0]]]
+    whole = Normalisation((2**30,), (2.0,)).apply(np.array([[[2**30 - 2, 2**30 + 4]]], np.int32))
+    assert whole.tolist() == [[[-1.0, 2.0]]]

@@ -308,3 +308,12 @@ def test_image_crs_of_a_file(tmp_path):
     info = read_info(make_raster(tmp_path / "a.tif", np.zeros((1, 10, 10), np.uint8)))
     labels = read_labels(make_polygons(tmp_path / "a.gpkg", [BOX], {"cls": [1]}), "cls", info.crs, FIVE)
     assert not labels.counts.reprojected
+
+
+def test_text_of_unknown_encoding_is_named(tmp_path: Path) -> None:
+    path = make_polygons(tmp_path / "fields.shp", [shapely.box(0, 0, 4, 4)], {"cls": ["Gruen"]}, UTM18)
+    table = path.with_suffix(".dbf")
+    table.write_bytes(table.read_bytes().replace(b"Gruen", b"Gr\xfcn "))
+    path.with_suffix(".cpg").unlink(missing_ok=True)
+    with pytest.raises(DataError, match=r"\.cpg"):
+        read_labels(path, "cls", UTM18, ClassMapping(2, {"Grün": 1}))

@@ -11,6 +11,7 @@ from typing import Any
 
 import geopandas
 import numpy as np
+import pyarrow as pa
 import pyogrio
 import pyproj
 import shapely
@@ -133,7 +134,7 @@ def read_labels(
     where = f"{name}, layer {layer}"
     move = move_into(name, frame.crs, crs, rules.assume_crs, os.fspath(image))
     values, order = (
-        frame[column].to_numpy(object) if column is not None else None for column in (attribute, rules.order_column)
+        None if column is None else _column(frame, column, where) for column in (attribute, rules.order_column)
     )
     features = _Features(np.asarray(frame.geometry.array, object), values, frame.index.to_numpy(), order)
     features, done = _usable(features, where, rules.widens)
@@ -188,6 +189,16 @@ def _read(name: str, wanted: Sequence[str | None], layer: str | None) -> tuple[g
         if column is not None and column not in frame.columns:
             frame[column] = None
     return frame, layer
+
+
+def _column(frame: geopandas.GeoDataFrame, column: str, where: str) -> NDArray[Any]:
+    try:
+        return frame[column].to_numpy(object)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        # A shapefile without a .cpg file does not say how its text is encoded.
+        found = f"text in {column} that is not UTF-8 ({error})"
+        remedy = "write the file's encoding into a .cpg file beside it, or save it as a GeoPackage"
+        raise DataError(problem(where, found, "UTF-8, or a stated encoding", remedy)) from error
 
 
 def _read_frame(name: str, layer: str, columns: list[str]) -> geopandas.GeoDataFrame:
