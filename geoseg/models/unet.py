@@ -96,7 +96,9 @@ class UNet(nn.Module):
             x = run_recomputed(part, x, modules=[block])
             skips.append(x)
         # The centre is not run again: its maps are small, its convolutions are not.
-        x = self.centre(run_recomputed(F.max_pool2d, x, 2, modules=[]))
+        if skips:  # with a single level, the finest block has pooled already
+            x = run_recomputed(F.max_pool2d, x, 2, modules=[])
+        x = self.centre(x)
         for block in reversed(self.decoder[1:]):
             x = run_recomputed(block, skips.pop(), x, modules=[block])
         with replay.holding(skip):
