@@ -310,7 +310,7 @@ def test_image_crs_of_a_file(tmp_path):
     assert not labels.counts.reprojected
 
 
-def test_text_of_unknown_encoding_is_named(tmp_path: Path) -> None:
+def test_text_of_unknown_encoding_is_named(tmp_path):
     path = make_polygons(tmp_path / "fields.shp", [shapely.box(0, 0, 4, 4)], {"cls": ["Gruen"]}, UTM18)
     table = path.with_suffix(".dbf")
     table.write_bytes(table.read_bytes().replace(b"Gruen", b"Gr\xfcn "))

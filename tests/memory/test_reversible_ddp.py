@@ -54,8 +54,8 @@ def work(rank: int, folder: str, find_unused: bool) -> None:
         net(samples()[2 * rank : 2 * rank + 2]).square().mean().backward()
     if rank == 0:
         torch.save(gradients(net), f"{folder}/gradients.pt")
-    # First: if the wrapper's end were the group's too, it would wait, holding the interpreter's lock, for a thread of the
-    # group that may be waiting for that lock.
+    # First: if the wrapper's end were the group's too, it would wait, holding the interpreter's lock, for a thread of
+    # the group that may be waiting for that lock.
     del net
     dist.destroy_process_group()
 
