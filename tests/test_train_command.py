@@ -214,10 +214,10 @@ def command(config: Path, *words: str) -> list[str]:
 
 
 def test_killed_and_resumed_equals_never_killed(config):
-    """SIGKILL in the third of four epochs."""
+    """SIGKILL in the third of four epochs. Each run has a process of its own, as a user's runs have."""
     words = ["training.num_epochs=4", "training.scheduler=one_cycle", "models.unetsmall.dropout=true"]
-    assert run(config, *words, "training.run_name=whole") == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    subprocess.run(command(config, *words, "training.run_name=whole"), env=environment, check=True)
     process = subprocess.Popen(
         command(config, *words, "training.run_name=parts"), env=environment, stderr=subprocess.PIPE, text=True
     )
@@ -228,7 +228,7 @@ def test_killed_and_resumed_equals_never_killed(config):
     process.send_signal(signal.SIGKILL)
     process.stderr.close()
     assert process.wait() == -signal.SIGKILL
-    assert run(config, *words, "training.run_name=parts", "--resume") == 0
+    subprocess.run(command(config, *words, "training.run_name=parts", "--resume"), env=environment, check=True)
     whole, parts = folder_of(config, "whole"), folder_of(config, "parts")
     states = [torch.load(folder / "last.ckpt", weights_only=True) for folder in (whole, parts)]
     assert all(torch.equal(states[0]["model"][name], states[1]["model"][name]) for name in states[0]["model"])

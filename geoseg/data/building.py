@@ -278,10 +278,11 @@ def _make_parts(
 
 def _prepared(tasks: Sequence[BlockTask], in_place: bool) -> list[BlockTask]:
     """Return tasks that write in place, if they shall, with the files that they write to."""
-    if not in_place or all(task.part.is_dir() for task in tasks):
-        return list(tasks)
-    for place in tasks[0].raw:
-        place.path.touch()
+    with locked(tasks[0].part.parent, wait=True):  # nobody finishes the scene meanwhile
+        if not in_place or all(task.part.is_dir() for task in tasks) or not tasks[0].part.parent.is_dir():
+            return list(tasks)
+        for place in tasks[0].raw:
+            place.path.touch()
     return [replace(task, in_place=True) for task in tasks]
 
 
@@ -295,5 +296,5 @@ def run_here(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[t
     for task in tasks:
         try:
             yield task, function(task)
-        except GeosegError as error:
+        except (GeosegError, OSError) as error:
             yield task, error

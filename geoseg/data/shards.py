@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.data.placing import locked
 from geoseg.data.rawfiles import array_header
 from geoseg.data.sampling import REASONS, VALID, BlockTask
 from geoseg.data.splits import SPLITS
@@ -29,8 +31,9 @@ def finish_scene(tasks: Sequence[BlockTask], folder: Path, entry: Mapping[str, A
     """Merge the parts of a scene into its shard and label raster, write its record, then remove the parts.
 
     The parts are taken in the order of the tasks, so the bytes do not depend on who made them. Nothing is held in
-    memory but one part's labels. A scene whose record exists is finished; finishing again changes nothing. Several
-    processes may finish a scene at once: each file appears by rename, with the same bytes whoever comes first.
+    memory but one part's labels. A scene whose record exists is finished; finishing again changes nothing. Of several
+    processes that want to finish a scene one does, while the others wait. Where there are no locks, each file appears
+    by rename, with the same bytes whoever comes first.
 
     Args:
         tasks: All tasks of the scene, in order; their parts exist.
@@ -38,12 +41,14 @@ def finish_scene(tasks: Sequence[BlockTask], folder: Path, entry: Mapping[str, A
         entry: What the record says besides.
     """
     record = record_path(folder, tasks[0].facts.scene.scene_id)
-    try:
-        _finish(tasks, folder, record, entry)
-    except (OSError, DataError):
-        if not record.is_file():
-            raise  # otherwise another process was sooner, and has removed the parts
-    shutil.rmtree(tasks[0].part.parent, ignore_errors=True)
+    parts = tasks[0].part.parent
+    with locked(parts, wait=True):
+        try:
+            _finish(tasks, folder, record, entry)
+        except (OSError, DataError):
+            if not record.is_file():
+                raise  # otherwise another process was sooner, and has removed the parts
+        shutil.rmtree(parts, ignore_errors=True)
 
 
 def _finish(tasks: Sequence[BlockTask], folder: Path, record: Path, entry: Mapping[str, Any]) -> None:
@@ -125,6 +130,8 @@ def _source(task: BlockTask, name: str) -> tuple[Path, int, int]:
     own = task.part / f"{name}.bin"
     if own.is_file():
         return own, 0, own.stat().st_size
+    if not task.part.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(task.part))
     place = next(place for place in task.raw if place.path.stem == name)
     return place.path, place.offset, _kept(task) * place.sample
 
