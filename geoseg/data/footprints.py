@@ -9,11 +9,14 @@ from typing import Any
 import geopandas
 import numpy as np
 import shapely
+import shapely.affinity
 from affine import Affine
 from numpy.typing import NDArray
+from pyproj import CRS, Transformer
 from pyproj.exceptions import CRSError, ProjError
 
 from geoseg.geo.grid import Window
+from geoseg.geo.vector.turns import followed, turn_of
 
 SHARED = 1e-6  # of a sample's area: less is rounding
 _ORDER = {"trn": 0, "val": 1, "tst": 2}
@@ -36,13 +39,18 @@ def native_footprints(
 
 
 def projected(footprints: NDArray[Any], crs: Any, target: Any) -> NDArray[Any]:
-    """Return footprints in another CRS; None for those that have no place there."""
+    """Return footprints in another CRS, whole where a map in degrees ends; None for those that have no place there."""
     nowhere = np.full(len(footprints), None, dtype=object)
     try:
         result = np.asarray(geopandas.GeoSeries(footprints, crs=crs).to_crs(target).array, object)
+        placed = np.isfinite(shapely.bounds(result)).all(axis=1)
+        turn = turn_of(CRS.from_user_input(target))
+        if turn is not None:
+            transformer = Transformer.from_crs(crs, target, always_xy=True)
+            result[placed] = followed(footprints[placed], result[placed], transformer, turn)
     except (CRSError, ProjError):
         return nowhere
-    result[~np.isfinite(shapely.bounds(result)).all(axis=1)] = None
+    result[~placed] = None
     return result
 
 
@@ -70,11 +78,7 @@ class Frame:
                 for t, crs, s in places
                 if crs and t != Affine.identity()
             ]
-            series = geopandas.GeoSeries(np.concatenate(corners), crs="EPSG:4326")
-            try:
-                self.crs = series.estimate_utm_crs()
-            except (RuntimeError, ValueError, CRSError):
-                self.crs = "EPSG:6933"
+            self.crs = _zone(np.concatenate(corners))
 
     def placed(self, scene: int) -> bool:
         """Tell whether a scene has a place on the globe."""
@@ -91,14 +95,30 @@ class Frame:
 
     def factor(self) -> float:
         """Return metres per unit of the plane."""
-        from pyproj import CRS
-
         return float(CRS.from_user_input(self.crs).axis_info[0].unit_conversion_factor) if self.crs else 1.0
 
 
-def _geographic(crs: str) -> bool:
-    from pyproj import CRS
+def _zone(footprints: NDArray[Any]) -> Any:
+    """Return the UTM zone in the middle of footprints in degrees, on whichever turn of the globe each of them is."""
+    placed = footprints[[f is not None for f in footprints]]
+    if not len(placed):
+        return "EPSG:6933"
+    left, _, right, _ = shapely.bounds(placed).T
+    middle = (left + right) / 2
+    shifts = 360 * np.round((middle[0] - middle) / 360)
+    middle = ((left + shifts).min() + (right + shifts).max()) / 2
+    shifts -= 360 * np.round(middle / 360)
+    series = geopandas.GeoSeries(placed, crs="EPSG:4326")
+    if shifts.any():
+        moved = [shapely.affinity.translate(f, shift) for f, shift in zip(placed, shifts, strict=True)]
+        series = geopandas.GeoSeries(moved, crs="EPSG:4326")
+    try:
+        return series.estimate_utm_crs()
+    except (RuntimeError, ValueError, CRSError):
+        return "EPSG:6933"
 
+
+def _geographic(crs: str) -> bool:
     return bool(CRS.from_user_input(crs).is_geographic)
 
 

@@ -18,7 +18,7 @@ from geoseg.data.survey import SceneFacts
 from geoseg.data.windows import NOWHERE, Places, Region, any_overlap, choose_windows, generator
 from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.grid import Window
-from geoseg.geo.vector import ClassMapping, read_labels
+from geoseg.geo.vector import ClassMapping, on_map, read_labels
 from geoseg.geo.vector.burning import in_pixels
 
 RunLooks = Callable[[Callable[[LookTask], Path], Iterable[LookTask]], Iterator[tuple[LookTask, Path | Exception]]]
@@ -226,6 +226,7 @@ def split_areas(facts: SceneFacts, options: SampleOptions) -> dict[str, Any]:
     mapping = ClassMapping(by_value={split: i for i, split in enumerate(SPLITS)}, num_classes=3, ignore_value=255)
     crs = facts.info.crs
     labels = read_labels(given.file, given.attribute or "split", crs, mapping, image=facts.scene.image)
+    labels = on_map(labels, crs, facts.info.transform, facts.info.window.shape)
     shapes = in_pixels(labels, facts.info.transform).geometries
     areas = {
         split: shapely.union_all(shapes[labels.ids == i]) for i, split in enumerate(SPLITS) if (labels.ids == i).any()

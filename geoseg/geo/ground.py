@@ -18,7 +18,7 @@ from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 from geoseg.geo.labelraster import LabelRaster
 from geoseg.geo.raster import RasterInfo, is_gdal_name, is_raster, read_info
-from geoseg.geo.vector import ClassMapping, LabelRules, LabelSet, burn, coverage, read_labels
+from geoseg.geo.vector import ClassMapping, LabelRules, LabelSet, burn, coverage, on_map, read_labels
 from geoseg.geo.vector.reproject import move_into
 
 _VECTOR_SUFFIXES = frozenset(
@@ -196,9 +196,10 @@ def _read_labels(
     source: GroundSource, grid: RasterInfo, mapping: ClassMapping, rules: LabelRules
 ) -> LabelSet | LabelRaster:
     if not _is_label_raster(source.labels):
-        return read_labels(
+        labels = read_labels(
             source.labels, source.attribute, grid.crs, mapping, layer=source.layer, rules=rules, image=source.image
         )
+        return on_map(labels, grid.crs, grid.transform, grid.window.shape)
     info = read_info(source.labels, allow_palette=True)
     band = _label_band(info, source.attribute)
     aligned = not info.georeferenced and info.window == grid.window and (rules.assume_crs or not grid.georeferenced)
@@ -239,7 +240,8 @@ def _read_area(source: GroundSource, grid: RasterInfo, rules: LabelRules) -> Lab
         return None
     plain = LabelRules(assume_crs=rules.assume_crs)
     mapping = ClassMapping(num_classes=2)
-    return read_labels(source.aoi, None, grid.crs, mapping, rules=plain, image=source.image)
+    area = read_labels(source.aoi, None, grid.crs, mapping, rules=plain, image=source.image)
+    return on_map(area, grid.crs, grid.transform, grid.window.shape)
 
 
 def _refuse_elsewhere(

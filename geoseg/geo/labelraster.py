@@ -18,12 +18,15 @@ from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window, tiles
 from geoseg.geo.raster import Raster, RasterInfo
 from geoseg.geo.vector.classes import ClassMapping, class_ids
+from geoseg.geo.vector.reproject import as_pyproj
+from geoseg.geo.vector.turns import turn_of
 
 _POINTS = 2**20  # pixels aligned at once
 _PIXELS = 2**24  # label pixels read at once
 _BLOCK = 2048
 # Of a label pixel: a centre that falls on the border of two, but for the last digits, always falls to the same side.
 _GRAIN = 2.0**20
+_ROUNDING = 1e-12  # of a turn of the globe
 
 
 class _Places(NamedTuple):
@@ -48,6 +51,10 @@ class LabelRaster:
         self.band = band
         self.mapping = _with_unknown(mapping)
         self._to_image = to_image
+        self._turn = turn_of(as_pyproj(info.crs, info.path))
+        t = info.transform
+        self._left = t.c + min(0.0, t.a * info.width) + min(0.0, t.b * info.height)
+        self._right = t.c + max(0.0, t.a * info.width) + max(0.0, t.b * info.height)
         self._raster = Raster(info, (band,))
         self._table: dict[Any, int] = {}
 
@@ -123,7 +130,7 @@ class LabelRaster:
         cols = np.arange(window.col_off, window.col_stop, dtype=np.float64)[None] + 0.5
         rows = np.arange(window.row_off, window.row_stop, dtype=np.float64)[:, None] + 0.5
         inverse = ~self.info.transform
-        if self._to_image is None:
+        if self._to_image is None and self._on_one_turn(window, transform):
             t = inverse * transform
             if t.b == 0 and t.d == 0:
                 return self._whole(t.e * rows + t.f, t.a * cols + t.c)
@@ -131,9 +138,20 @@ class LabelRaster:
         x = transform.a * cols + transform.b * rows + transform.c
         y = transform.d * cols + transform.e * rows + transform.f
         x, y = np.broadcast_arrays(x, y)
-        x, y = self._to_image.transform(x, y, direction="INVERSE", errcheck=False)
+        if self._to_image is not None:
+            x, y = self._to_image.transform(x, y, direction="INVERSE", errcheck=False)
+        if self._turn is not None:
+            x = x - self._turn.length * np.floor((x - self._left) / self._turn.length + _ROUNDING)
         with np.errstate(invalid="ignore"):
             return self._whole(inverse.d * x + inverse.e * y + inverse.f, inverse.a * x + inverse.b * y + inverse.c)
+
+    def _on_one_turn(self, window: Window, transform: Affine) -> bool:
+        """Tell whether no pixel of a window of an image in the same CRS is on the raster a turn of the globe away."""
+        if self._turn is None:
+            return True
+        corners = [(col, row) for col in (window.col_off, window.col_stop) for row in (window.row_off, window.row_stop)]
+        x = [(transform @ corner)[0] for corner in corners]
+        return max(x) - self._turn.length <= self._left and min(x) + self._turn.length >= self._right
 
     def _whole(self, rows: NDArray[np.float64], cols: NDArray[np.float64]) -> _Places:
         with np.errstate(invalid="ignore"):

@@ -27,8 +27,8 @@ def scene_lines(report: SceneReport, class_names: Sequence[str]) -> list[str]:
     rows += _label_rows(report)
     if report.polygons is not None:
         rows += _polygon_rows(report, report.polygons, class_names)
-    elif report.expected is not None:
-        rows.append(("overlap", f"{100 * _known_share(report.info, report.expected):.1f} % of the pixels are labelled"))
+    elif report.expected is not None and report.info is not None:
+        rows.append(("overlap", f"{100 * report.expected.labelled(report.info):.1f} % of the pixels are labelled"))
     if report.polygons is not None or report.offset is not None:
         rows.append(("offset", _offset_text(report.offset)))
     if report.expected is not None:
@@ -129,10 +129,6 @@ def _polygon_rows(report: SceneReport, facts: PolygonFacts, class_names: Sequenc
         ("classes", ", ".join(classes + [f"{count:,} {text}" for text, count in unknown.items() if count]) or "none"),
         ("overlap", f"{100 * facts.on_image:.1f} % of the polygons' area lies on the image{_covered(report.expected)}"),
     ]
-
-
-def _known_share(info: RasterInfo | None, found: SampleCount) -> float:
-    return sum(found.scene_pixels) / (info.height * info.width) if info is not None else 0.0
 
 
 def _covered(found: SampleCount | None) -> str:

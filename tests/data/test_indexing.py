@@ -5,11 +5,13 @@ from pathlib import Path
 import geopandas
 import numpy as np
 import pytest
+import shapely
 from affine import Affine
 from conftest import make_raster
 from pyproj import Transformer
 from scenery import make_options, make_scene, make_store
 
+from geoseg.data.footprints import Frame, sharing
 from geoseg.data.indexing import footprints_of
 from geoseg.data.scenes import Scene
 from geoseg.geo.raster import read_info
@@ -73,3 +75,27 @@ def test_no_footprint_without_a_place_on_earth(tmp_path: Path, place: dict[str, 
     assert index.geometry.isna().all()
     assert index["crs"].isna().all()
     assert store.info.crs is None
+
+
+def test_footprints_across_the_antimeridian_are_whole() -> None:
+    """100 km of UTM zone 60 at the equator, from 179.5 degrees east to about 180.4."""
+    left, _ = Transformer.from_crs("EPSG:4326", "EPSG:32660", always_xy=True).transform(179.5, 0.0)
+    footprints = footprints_of(
+        Affine(1000, 0, left, 0, -1000, 50_000), "EPSG:32660", (100, 100), np.array([[0, 0], [0, 50], [0, 60]]), 50
+    )
+    degrees = np.array([0, 50, 60, 100]) / 111.32
+    left, _, right, _ = shapely.bounds(footprints).T
+    np.testing.assert_allclose(right, [179.5 + degrees[1], 179.5 + degrees[3], -180.5 + degrees[3]], atol=0.01)
+    np.testing.assert_allclose(left, [179.5, 179.5 + degrees[1], -180.5 + degrees[2]], atol=0.01)
+
+
+def test_scenes_of_the_two_zones_at_the_antimeridian_share_ground() -> None:
+    """The same square of ground, written in the zone before the antimeridian and in the one behind it."""
+    places = []
+    for crs in ("EPSG:32660", "EPSG:32601"):
+        x, y = Transformer.from_crs("EPSG:4326", crs, always_xy=True).transform(180.0, 10.0)
+        places.append((Affine(100, 0, x - 5000, 0, -100, y + 5000), crs, (100, 100)))
+    frame = Frame(places)
+    footprints = np.concatenate([frame.footprints(i, np.array([[0, 0, 100, 100]])) for i in (0, 1)])
+    assert shapely.intersection(*footprints).area * frame.factor() ** 2 == pytest.approx(1e8, rel=0.05)
+    assert len(sharing(footprints, np.array(["trn", "val"]))) == 1

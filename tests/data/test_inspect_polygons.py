@@ -88,6 +88,14 @@ def test_share_on_the_image(tmp_path: Path) -> None:
     assert facts.warnings == ("labels.gpkg: only 37.5 % of the polygons' area lies on the image (1 of 3 off)",)
 
 
+def test_next_to_nothing_on_the_image_is_said_even_where_no_polygon_is_off(tmp_path: Path) -> None:
+    """A polygon so large that 2,000 pixels of the image are 0.002 % of it."""
+    facts = _inspected(tmp_path, [pixel_box(-5000, -5000, 10_000, 10_000)])
+    assert facts.outside == 0
+    assert facts.warnings == ("labels.gpkg: only 0.0 % of the polygons' area lies on the image (0 of 1 off)",)
+    assert _inspected(tmp_path, [pixel_box(-50, -50, 200, 200)]).warnings == ()
+
+
 def test_reprojected_labels(tmp_path: Path) -> None:
     from pyproj import Transformer
     from shapely import transform

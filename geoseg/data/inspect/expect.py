@@ -94,6 +94,10 @@ class SampleCount:
         """Windows of all splits that would be kept."""
         return sum(self.kept.values())
 
+    def labelled(self, info: RasterInfo) -> float:
+        """Return the share of the scene's pixels, 0..1, of which labels say something and the image too."""
+        return sum(self.scene_pixels) / (info.height * info.width)
+
     @property
     def exact(self) -> bool:
         """Whether every block was read."""

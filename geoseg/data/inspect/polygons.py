@@ -16,6 +16,7 @@ from geoseg.geo.vector import LabelSet, coverage
 from geoseg.geo.vector.burning import in_pixels
 
 MOST_PAIRS = 200_000  # that are intersected; more take minutes and tell no more
+NOTHING = 0.001  # a share that is shown as 0.0 or 0.1 %
 _SHARED = 0.5  # pixels: less is what digitising along a common border leaves
 
 
@@ -119,7 +120,8 @@ def _warnings(facts: Mapping[str, Any], polygons: int, complete: bool) -> list[s
     if facts["overlapping"]:
         more = "" if complete else "at least "
         lines.append(f"{more}{facts['overlapping']} pairs of polygons of different classes overlap; the later one wins")
-    if facts["outside"] and facts["on_image"] < 0.5:
+    # Polygons that no image could show whole are fine; but where next to nothing is on it, something is likely wrong.
+    if facts["on_image"] < (0.5 if facts["outside"] else NOTHING):
         share = 100 * facts["on_image"]
         lines.append(
             f"only {share:.1f} % of the polygons' area lies on the image ({facts['outside']} of {polygons} off)"

@@ -12,7 +12,7 @@ import numpy as np
 from geoseg.data.inspect.expect import SampleCount
 from geoseg.data.inspect.offset import REACH, Offset, label_edges, label_offset
 from geoseg.data.inspect.pixels import SIDE, PixelFacts, inspect_pixels, scaled_differently
-from geoseg.data.inspect.polygons import PolygonFacts, inspect_polygons
+from geoseg.data.inspect.polygons import NOTHING, PolygonFacts, inspect_polygons
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import Scene
 from geoseg.data.survey import Findings, SceneFindings, conclude, look, scene_ground
@@ -108,6 +108,9 @@ def with_counts(inspection: Inspection, counts: Mapping[str, SampleCount | list[
             if not found.samples:
                 left_out = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items())
                 warnings += (f"{report.scene.image}: no samples to expect (left out: {left_out})",)
+            share = None if report.info is None or report.polygons is not None else found.labelled(report.info)
+            if share is not None and share < NOTHING:
+                warnings += (f"{report.scene.labels}: only {100 * share:.1f} % of the image are labelled",)
             report = replace(report, expected=found, warnings=warnings)
         elif found is not None:
             problems = dict.fromkeys([*report.problems, *_located(report.scene, found)])

@@ -2,7 +2,18 @@
 
 from geoseg.geo.vector.burning import Coverage, burn, coverage
 from geoseg.geo.vector.classes import ClassMapping
-from geoseg.geo.vector.labels import LabelReport, LabelSet, read_labels
+from geoseg.geo.vector.labels import read_labels
+from geoseg.geo.vector.labelset import LabelReport, LabelSet, on_map
 from geoseg.geo.vector.rules import LabelRules
 
-__all__ = ["ClassMapping", "Coverage", "LabelReport", "LabelRules", "LabelSet", "burn", "coverage", "read_labels"]
+__all__ = [
+    "ClassMapping",
+    "Coverage",
+    "LabelReport",
+    "LabelRules",
+    "LabelSet",
+    "burn",
+    "coverage",
+    "on_map",
+    "read_labels",
+]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from geoseg.geo.grid import Window, tiles
 
 if TYPE_CHECKING:
-    from geoseg.geo.vector.labels import LabelSet
+    from geoseg.geo.vector.labelset import LabelSet
 
 _GRAIN = 2.0**20
 _CHECK_SIDE = 2048

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,71 +21,13 @@ from pyproj.exceptions import CRSError
 
 from geoseg.errors import DataError, problem
 from geoseg.geo.vector.classes import ClassIds, ClassMapping, class_ids
+from geoseg.geo.vector.labelset import LabelReport, LabelSet
 from geoseg.geo.vector.reproject import Move, as_pyproj, move_into, reproject
 from geoseg.geo.vector.rules import LabelRules
 from geoseg.geo.vector.shaping import buffered, burning_order
+from geoseg.geo.vector.turns import Turn, turn_of, unrolled
 
 _POLYGON, _MULTIPOLYGON, _COLLECTION = 3, 6, 7
-
-
-@dataclass(frozen=True)
-class LabelReport:
-    """What was done to the features of a label file.
-
-    Attributes:
-        read: Features in the layer.
-        null_geometry: Features without a geometry (left out).
-        empty: Features with an empty geometry, or none left after repair (left out).
-        not_polygon: Points and lines that no buffer makes wider (left out).
-        repaired: Self-crossing or otherwise invalid polygons that were repaired.
-        null_value: Polygons without an attribute value (unknown ground).
-        ignored: Polygons with a value to ignore (unknown ground).
-        unmapped: Polygons whose value stands for no class.
-        vanished: Polygons of which a negative buffer leaves nothing (left out).
-        reprojected: Whether they were in another CRS than the image.
-        datum_shift: Whether that CRS is tied to the earth differently.
-    """
-
-    read: int
-    null_geometry: int = 0
-    empty: int = 0
-    not_polygon: int = 0
-    repaired: int = 0
-    null_value: int = 0
-    ignored: int = 0
-    unmapped: int = 0
-    vanished: int = 0
-    reprojected: bool = False
-    datum_shift: bool = False
-
-
-@dataclass
-class LabelSet:
-    """Polygons with class ids, in the image's CRS.
-
-    Attributes:
-        geometries: (features,) shapely polygons and multipolygons in the order in which they are burnt.
-        ids: (features,) uint8 class ids or the ignore value.
-        layer: Name of the layer they came from.
-        counts: What was done to them.
-        warnings: What the user should know, one line each.
-        all_touched: Whether they burn all pixels they touch.
-        cache: Pixel coordinates for burning; not carried to other processes.
-    """
-
-    geometries: NDArray[Any]
-    ids: NDArray[np.uint8]
-    layer: str
-    counts: LabelReport
-    warnings: list[str] = field(default_factory=list)
-    all_touched: bool = False
-    cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.geometries)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "cache": {}}
 
 
 @dataclass
@@ -137,7 +79,7 @@ def read_labels(
         None if column is None else _column(frame, column, where) for column in (attribute, rules.order_column)
     )
     features = _Features(np.asarray(frame.geometry.array, object), values, frame.index.to_numpy(), order)
-    features, done = _usable(features, where, rules.widens)
+    features, done = _usable(features, where, rules.widens, turn_of(as_pyproj(frame.crs, name)))
     if move.transformer is not None:
         features.geometries = reproject(features.geometries, move.transformer, where, features.fids)
     found = _ids(features, attribute, mapping, where)
@@ -250,7 +192,7 @@ def _columns(where: str, wanted: Sequence[str | None], fields: list[str], featur
     raise DataError(problem(where, f"no attribute {name!r}", f"one of {', '.join(fields) or 'none'}", hint))
 
 
-def _usable(features: _Features, where: str, widens: bool) -> tuple[_Features, dict[str, int]]:
+def _usable(features: _Features, where: str, widens: bool, turn: Turn | None) -> tuple[_Features, dict[str, int]]:
     """Leave out what cannot be burnt, drop heights and repair the rest; lines and points stay if buffers may widen."""
     null = np.array([geometry is None for geometry in features.geometries], bool)
     features = features.keep(~null)
@@ -266,7 +208,8 @@ def _usable(features: _Features, where: str, widens: bool) -> tuple[_Features, d
     if widens:
         polygons |= ~shapely.is_empty(features.geometries)
     features = features.keep(polygons)
-    features.geometries, repaired = _repair(shapely.force_2d(features.geometries))
+    flat, around = unrolled(shapely.force_2d(features.geometries), turn)
+    features.geometries, repaired = _repair(flat)
     left = ~shapely.is_empty(features.geometries)
     features = features.keep(left)
     return features, {
@@ -274,6 +217,7 @@ def _usable(features: _Features, where: str, widens: bool) -> tuple[_Features, d
         "empty": int(empty.sum() + (~left).sum()),
         "not_polygon": int((~polygons).sum()),
         "repaired": repaired,
+        "around": around,
     }
 
 
@@ -318,6 +262,8 @@ def _warnings(where: str, counts: LabelReport, move: Move) -> list[str]:
         "invalid polygons were repaired": counts.repaired,
         "polygons without a value are unknown ground": counts.null_value,
         "polygons have a value of no class": counts.unmapped,
+        "polygons have edges of more than half the globe; those that jump from near one end of the map to near the "
+        "other are taken to cross it, others as they are drawn": counts.around,
     }
     lines = [f"{where}: {count} {text}" for text, count in notes.items() if count]
     if counts.read == 0:

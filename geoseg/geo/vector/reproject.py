@@ -15,6 +15,7 @@ from pyproj.transformer import TransformerGroup
 from rasterio.enums import WktVersion
 
 from geoseg.errors import DataError, problem
+from geoseg.geo.vector.turns import followed, torn, turn_of
 
 
 class Move(NamedTuple):
@@ -124,8 +125,12 @@ def reproject(
         where: File and layer, for messages.
         fids: (features,) what the file calls each feature.
 
+    Returns:
+        The same geometries elsewhere. On a map that repeats itself those that cross its end are whole, on one turn.
+
     Raises:
-        DataError: If a vertex lies outside what the target CRS can express; names the features.
+        DataError: If a vertex lies outside what the target CRS can express, or a geometry lies across the edge of a map
+            that ends there; names the features.
     """
     coordinates, owner = shapely.get_coordinates(geometries, return_index=True)
     if len(coordinates) == 0:
@@ -146,6 +151,15 @@ def reproject(
         remedy = "mend or remove these features, or check the CRS of both files"
         raise DataError(problem(where, found, "vertices inside the domain of the CRS", remedy))
     result: NDArray[Any] = shapely.set_coordinates(geometries.copy(), moved)
+    turn = turn_of(transformer.target_crs)
+    if turn is not None:
+        return followed(geometries, result, transformer, turn)
+    across = torn(geometries, result, transformer)
+    if len(across):
+        names = ", ".join(str(fid) for fid in fids[across[:10]])
+        found = f"feature {names} across the edge of the map in the image's CRS"
+        remedy = "cut these features there or remove them, or bring the image into another CRS"
+        raise DataError(problem(where, found, "polygons that are whole on it", remedy))
     return result
 
 
