@@ -1,0 +1,5 @@
+"""`python -m geoseg.evaluate`."""
+
+from geoseg.evaluate import main
+
+raise SystemExit(main())

@@ -1,0 +1,131 @@
+"""Maps against reference labels: counting, tables, pictures and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import geoseg
+from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, count_blocks, whole_set
+from geoseg.assess.pairs import MapFacts, Pair, read_reference
+from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json
+from geoseg.cli import Invocation, progress
+from geoseg.data.classes import class_mapping
+from geoseg.errors import DataError, GeosegError, ScenesFailed
+from geoseg.evaluate.pairing import (
+    Classes,
+    all_facts,
+    all_pairs,
+    legend_of,
+    output_folder,
+    shared_classes,
+    unique_names,
+)
+from geoseg.geo.raster import read_tags
+from geoseg.learn.files import replacing
+from geoseg.report.evaluation import evaluation_page
+from geoseg.report.quicklook import draw_quicklook
+from geoseg.settings import label_rules
+
+
+@dataclass
+class _Results:
+    """What has been found out so far, scene by scene."""
+
+    scenes: list[SceneConfusion]
+    pictures: dict[str, Path]
+    failures: dict[str, tuple[str, ...]]
+
+
+def compare_maps(call: Invocation) -> None:
+    """Compare all maps with their labels; write tables, pictures and the report.
+
+    Raises:
+        ScenesFailed: Some scenes failed; the results of the others are written.
+    """
+    pairs = all_pairs(call)
+    facts = all_facts(pair.class_map for pair in pairs)
+    classes = shared_classes(call, facts)
+    folder = output_folder(call)
+    results = _compare_all(call, pairs, facts, classes, folder)
+    if not results.scenes:
+        raise DataError([line for lines in results.failures.values() for line in lines])
+    _write(call, pairs, classes, results, folder)
+    _say(call, pairs, classes, results, folder)
+    if results.failures:
+        raise ScenesFailed([line for lines in results.failures.values() for line in lines])
+
+
+def _compare_all(
+    call: Invocation, pairs: Sequence[Pair], facts: Mapping[Path, MapFacts], classes: Classes, folder: Path
+) -> _Results:
+    results = _Results([], {}, {})
+    with progress(sum(count_blocks(pair.class_map) for pair in pairs), "comparing", "blocks") as bar:
+        for name, pair in zip(unique_names(pairs), pairs, strict=True):
+            try:
+                reference = _reference(call, pair, facts[pair.class_map], classes)
+                scene = confusion_of(pair.class_map, reference, len(classes), name, bar.update)
+                picture = folder / f"{name}_quicklook.png"
+                draw_quicklook(picture, pair.image, pair.class_map, legend_of(classes), reference)
+            except GeosegError as error:
+                results.failures[name] = tuple(
+                    f"{pair.where}: {line}" if pair.where else line for line in error.problems
+                )
+                continue
+            results.scenes.append(scene)
+            results.pictures[name] = picture
+    return results
+
+
+def _reference(call: Invocation, pair: Pair, facts: MapFacts, classes: Classes) -> Reference:
+    """Read the reference labels by the rules of `sample`."""
+    sample = call.config.sample
+    ignore = call.config.global_.ignore_value if facts.ignore_value is None else facts.ignore_value
+    mapping = class_mapping(classes, ignore, sample.ignore_values, sample.unmapped)  # type: ignore[arg-type]
+    reference, warnings = read_reference(pair, facts, mapping, label_rules(call.config))
+    for warning in warnings:
+        call.log.warn(warning)
+    return reference
+
+
+def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _Results, folder: Path) -> None:
+    legend = legend_of(classes)
+    tags = read_tags(pairs[0].class_map)
+    about = {
+        "Model": f"{tags.get('MODEL_NAME', 'unknown')}, {tags.get('MODEL_HASH', 'unknown')[:12]}",
+        "Maps": str(pairs[0].class_map.parent),
+        "References": ", ".join(dict.fromkeys(str(pair.ground.labels) for pair in pairs)),
+        "geoseg": geoseg.__version__,
+    }
+    facts = {
+        "geoseg_version": geoseg.__version__,
+        "model_hash": tags.get("MODEL_HASH"),
+        "maps": [str(pair.class_map) for pair in pairs],
+        "references": [str(pair.ground.labels) for pair in pairs],
+        "failed": sorted(results.failures),
+    }
+    files = {
+        "scores.csv": scores_csv(results.scenes, legend.names),
+        "confusion.csv": confusion_csv(whole_set(results.scenes), legend.names),
+        "report.html": evaluation_page(results.scenes, legend, results.pictures, about),
+        "scores.json": scores_json(results.scenes, legend.names, facts),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        with replacing(folder / name) as file:
+            file.write(text.encode())
+    if call.config_path is not None:
+        call.config.save(folder / "config.yaml")
+
+
+def _say(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _Results, folder: Path) -> None:
+    for line in score_lines(results.scenes, legend_of(classes).names):
+        call.log.info(line)
+    call.log.info()
+    for pair, name in zip(pairs, unique_names(pairs), strict=True):
+        if name in results.pictures:
+            call.log.info(f"class map  {pair.class_map}")
+            call.log.info(f"quicklook  {results.pictures[name]}")
+    call.log.info(f"report     {folder / 'report.html'}")
+    call.log.info(f"tables     {folder / 'scores.csv'}, confusion.csv, scores.json")
