@@ -75,6 +75,8 @@ def _work(config: Config, options: argparse.Namespace) -> StepWork:
         classes=int(config.global_.num_classes or 2),
         precision="bf16-mixed" if training.precision == "auto" else training.precision,
         loss=training.loss,
+        label_smoothing=training.label_smoothing,
+        hard_examples=training.hard_examples,
         optimizer=training.optimizer,
         accumulation=options.accumulation,
         processes=options.processes,

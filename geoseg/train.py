@@ -100,8 +100,8 @@ def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpo
 def _make_job(config: Config, folder: Path, saved: Checkpoint | None, warn: Callable[[str], None]) -> Job:
     from geoseg.data.store import open_store
     from geoseg.learn.checkpoint import LAST
+    from geoseg.learn.classweights import class_weights
     from geoseg.learn.engine import Job
-    from geoseg.learn.losses import class_weights
     from geoseg.learn.prepare import check_same_samples, make_spec
     from geoseg.learn.runtime import setup
     from geoseg.models import build_model
@@ -159,6 +159,8 @@ def _step_work(config: Config, spec: ModelSpec, runtime: Runtime) -> StepWork:
         classes=spec.num_classes,
         precision=runtime.precision,
         loss=training.loss,
+        label_smoothing=training.label_smoothing,
+        hard_examples=training.hard_examples,
         optimizer=training.optimizer,
     )
 

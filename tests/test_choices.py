@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import typing
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from geoseg.config import Config, load_config
+from geoseg.config import losses as config_losses
 from geoseg.data.augment import AUGMENTATIONS
+from geoseg.learn.classweights import CLASS_WEIGHTS
 from geoseg.learn.engine import MONITORS
-from geoseg.learn.losses import LOSSES
+from geoseg.learn.losses import LOSSES, PIXEL_LOSSES
 from geoseg.learn.optimise import OPTIMIZERS, SCHEDULES
 from geoseg.learn.runtime import DEVICES, PRECISIONS
 from geoseg.models import MODELS
@@ -34,7 +37,6 @@ def accepted(section: str, key: str) -> set[str]:
     [
         ("training", "augmentation", AUGMENTATIONS),
         ("training", "monitor", MONITORS),
-        ("training", "loss", LOSSES),
         ("training", "optimizer", OPTIMIZERS),
         ("training", "scheduler", SCHEDULES),
         ("training", "precision", PRECISIONS),
@@ -48,6 +50,15 @@ def accepted(section: str, key: str) -> set[str]:
 )
 def test_accepted_words_are_known_words(section: str, key: str, known: typing.Iterable[str]) -> None:
     assert accepted(section, key) == set(known)
+
+
+def test_losses_options_and_class_weights_are_known() -> None:
+    assert set(config_losses.LOSS_OPTIONS) == set(LOSSES)
+    assert config_losses.PIXEL_LOSSES == PIXEL_LOSSES
+    assert set(config_losses.CLASS_WEIGHTS) == set(CLASS_WEIGHTS)
+    for name, options in config_losses.LOSS_OPTIONS.items():
+        own = set(inspect.signature(LOSSES[name]).parameters) - {"logits", "label", "ignore_value", "weights"}
+        assert own - {"smoothing", "hardest"} == set(options), name
 
 
 def test_every_model_that_can_be_built_has_options() -> None:

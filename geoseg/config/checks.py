@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from geoseg.config.explain import KeyPath, Trouble, shown
+from geoseg.config.losses import unused_options
 from geoseg.config.root import Config
 from geoseg.config.splits import overlap_pixels
 
@@ -32,6 +33,10 @@ def find_conflicts(config: Config) -> Iterator[Trouble]:
         expected = f"{shared.num_classes}, one per class in the order of the ids"
         involved = (_WEIGHTS, _NUM_CLASSES, _CLASSES)
         yield Trouble(_WEIGHTS, f"{len(weights)} weights", expected, "correct the list, background first", involved)
+    training = config.training
+    for name, found, expected in unused_options(training.loss, training.label_smoothing, training.hard_examples):
+        path: KeyPath = ("training", name)
+        yield Trouble(path, found, expected, "change one of them", (path, ("training", "loss")))
     if shared.bands is not None and shared.number_of_bands not in (None, len(shared.bands)):
         found = f"{shared.number_of_bands}, but {len(shared.bands)} bands in global.bands"
         yield Trouble(_NUMBER, found, "equal numbers", "leave number_of_bands out", (_NUMBER, _BANDS))

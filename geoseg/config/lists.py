@@ -1,4 +1,4 @@
-"""Rules for the keys that hold lists: classes, bands, weights, outputs, attribute values, images."""
+"""Rules for the keys that hold lists: classes, bands, outputs, attribute values, images."""
 
 from __future__ import annotations
 
@@ -86,22 +86,6 @@ def _band(value: Any) -> int | str:
     if band < 1:
         raise RefusedError("the first band is 1: add 1 to each number" if band == 0 else "change the value")
     return band
-
-
-def weight_list() -> Rule:
-    """Return the rule of `training.class_weights`: false, auto, or one weight per class."""
-
-    def convert(value: Any, folder: Path) -> bool | str | tuple[float, ...]:
-        if value is False or value == "auto":
-            return False if value is False else "auto"
-        if isinstance(value, bool | int | float):
-            raise RefusedError("write false, auto, or a list such as [1.0, 2.5]")
-        weights = tuple(as_number(item) for item in as_list(value))
-        if any(weight < 0 for weight in weights) or not any(weights):
-            raise RefusedError("weights are 0 or more, and not all 0")
-        return weights
-
-    return Rule("false, auto, or a list of one weight per class", convert)
 
 
 def span() -> Rule:

@@ -16,8 +16,8 @@ from geoseg.config.lists import (
     output_list,
     source_list,
     span,
-    weight_list,
 )
+from geoseg.config.losses import LossValue, loss_rule, weight_rule
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
 from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.config.shares import share_list
@@ -233,8 +233,10 @@ class TrainingSection(Section):
     gamma: Annotated[float, number(0, above=True, high=1)] = key(
         0.9, "For scheduler step: factor of the learning rate at each drop."
     )
-    class_weights: Annotated[Literal[False, "auto"] | tuple[float, ...], weight_list()] = key(
-        False, "Weight of each class in the loss: false, a list in the order of the ids, or auto (from pixel counts)."
+    class_weights: Annotated[bool | str | tuple[float, ...], weight_rule()] = key(
+        False,
+        "Weight of each class in the loss: false, a list in the order of the ids, or from pixel counts (see "
+        "docs/training.md).",
     )
     precision: Annotated[str, choice(*_PRECISIONS)] = key(
         "32-true", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
@@ -243,7 +245,17 @@ class TrainingSection(Section):
         "auto", "Where to train; auto takes a GPU if there is one."
     )
     devices: Annotated[int, whole(1, 1024)] = key(1, "Number of devices (GPUs) on this machine.")
-    loss: Annotated[str, choice("cross_entropy")] = key("cross_entropy", "The loss.")
+    loss: Annotated[LossValue, loss_rule()] = key(
+        "cross_entropy",
+        "The loss, or a weighted sum such as {cross_entropy: 1, dice: 0.5}; options: {tversky: {weight: 1, alpha: 0.3, "
+        "beta: 0.7}}, focal's gamma, boundary's max_distance.",
+    )
+    label_smoothing: Annotated[float, number(0, high=0.9)] = key(
+        0.0, "For cross_entropy: share of the target that is spread evenly over the classes."
+    )
+    hard_examples: Annotated[float, number(0, above=True, high=1)] = key(
+        1.0, "For cross_entropy and focal: share of a batch's known pixels that count, those with the greatest loss."
+    )
     optimizer: Annotated[str, choice("adam", "adamw", "sgd")] = key("adam", "The optimiser.")
     scheduler: Annotated[str, choice("step", "cosine", "one_cycle", "constant")] = key(
         "step", "How the learning rate changes: step, cosine, one_cycle or constant."

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from geoseg.errors import ConfigError, problem
 from geoseg.learn.checkpoint import BEST, LAST, Checkpoint
-from geoseg.learn.losses import LOSSES, mean
+from geoseg.learn.losses import LossSetting, build_loss, mean
 from geoseg.learn.metrics import ConfusionMatrix, Scores, scores
 from geoseg.learn.modelfile import ModelSpec, load_weights, save_model_file
 from geoseg.learn.optimise import Schedule, make_optimizer
@@ -53,7 +53,9 @@ class TrainOptions:
     scheduler: str = "step"
     step_size: int = 4
     gamma: float = 0.9
-    loss: str = "cross_entropy"
+    loss: LossSetting = "cross_entropy"
+    label_smoothing: float = 0.0
+    hard_examples: float = 1.0
     monitor: str = "mean_iou"
     val_every: int = 1
     log_every: int = 10
@@ -141,6 +143,7 @@ class _Loop:
         job.model.to(memory_format=torch.channels_last)
         optimizer = make_optimizer(options.optimizer, job.model, options.learning_rate, options.weight_decay)
         self.model, self.optimizer = self.fabric.setup(job.model, optimizer)
+        self.loss = build_loss(options.loss, options.label_smoothing, options.hard_examples)
         self.weights = None if job.class_weights is None else job.class_weights.to(self.fabric.device)
         self.scaling = self.fabric.strategy.precision  # holds the loss scaling of 16-mixed
 
@@ -201,7 +204,7 @@ class _Loop:
         image = image.to(self.fabric.device, memory_format=torch.channels_last, non_blocking=True)
         label = label.to(self.fabric.device, non_blocking=True)
         logits = self.model(image)
-        total, weight = LOSSES[self.job.options.loss](logits, label, self.job.spec.ignore_value, self.weights)
+        total, weight = self.loss(logits, label, self.job.spec.ignore_value, self.weights)
         return total, weight, logits, label
 
     def checkpoint(self, epoch: int, best: Mapping[str, Any]) -> Checkpoint:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from geoseg.errors import CapacityError, problem
 from geoseg.learn.capacity import MIB, device_memory, fitted_batch, largest_batch, left_as_it_was, sample_bytes
 from geoseg.learn.files import replacing
-from geoseg.learn.losses import LOSSES, mean
+from geoseg.learn.losses import Loss, LossSetting, build_loss, mean
 from geoseg.learn.optimise import OPTIMIZERS
 from geoseg.learn.runtime import Runtime
 from geoseg.memory import StepMemory, estimate_step, measure_step
@@ -32,20 +32,24 @@ class StepWork:
         channels: Bands.
         classes: Classes.
         precision: "32-true", "bf16-mixed" or "16-mixed".
-        loss: A name in LOSSES.
+        loss: What `build_loss` takes.
         optimizer: A name in OPTIMIZERS.
         accumulation: Batches per step of the optimiser.
         processes: Processes that train together.
+        label_smoothing: Of cross entropy.
+        hard_examples: Share of the pixels that count.
     """
 
     size: int
     channels: int
     classes: int
     precision: str
-    loss: str
+    loss: LossSetting
     optimizer: str
     accumulation: int = 1
     processes: int = 1
+    label_smoothing: float = 0.0
+    hard_examples: float = 1.0
 
     @property
     def image_bytes(self) -> int:
@@ -161,11 +165,11 @@ def describe(record: Mapping[str, Any]) -> str:
 
 
 def _loss_of(work: StepWork) -> Callable[[Tensor, Tensor], Tensor]:
-    return functools.partial(_mean_loss, work.loss)
+    return functools.partial(_mean_loss, build_loss(work.loss, work.label_smoothing, work.hard_examples))
 
 
-def _mean_loss(name: str, logits: Tensor, labels: Tensor) -> Tensor:
-    return mean(*LOSSES[name](logits, labels, IGNORE, None))
+def _mean_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
+    return mean(*loss(logits, labels, IGNORE, None))
 
 
 def _optimizer_of(work: StepWork) -> Callable[..., torch.optim.Optimizer]:

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from geoseg.errors import ConfigError
-from geoseg.learn.losses import class_weights, cross_entropy, mean
+from geoseg.learn.classweights import class_weights
+from geoseg.learn.losses import LOSSES, build_loss, cross_entropy, dice, focal, mean
 
 IGNORE = 255
 
@@ -72,28 +72,89 @@ def test_half_precision_logits_are_summed_in_float32():
     assert total.item() == pytest.approx(65536 * math.log(2), rel=1e-5)
 
 
-def test_auto_weights_share_the_loss_equally_and_skip_absent_classes():
-    weights = class_weights("auto", [80, 20, 0])
-    assert weights.tolist() == pytest.approx([100 / (2 * 80), 100 / (2 * 20), 0.0])
-    assert 80 * weights[0] == pytest.approx((20 * weights[1]).item())
+def batch(seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two samples of 6 x 5 pixels, a quarter of them unknown; the last class is absent."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2, classes, 6, 5, dtype=torch.float64, generator=generator).requires_grad_()
+    label = torch.randint(0, classes - 1, (2, 6, 5), generator=generator)
+    return logits, label.masked_fill(torch.rand(label.shape, generator=generator) < 0.25, IGNORE)
 
 
-def test_no_weights():
-    assert class_weights(False, [1, 2]) is None
+SETTINGS = [*LOSSES, {"cross_entropy": 1.0, "dice": 0.5}, {"focal": {"weight": 2.0, "gamma": 1.5}, "boundary": 0.1}]
 
 
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
 @pytest.mark.parametrize(
-    ("setting", "found"),
-    [
-        ([1.0, 2.0], "2 weights"),
-        ([1, 2, 3, 4], "4 weights"),
-        ([1, -1, 1], "-1"),
-        ([1, math.nan, 1], "nan"),
-        ([0, 0, 0], "0"),
-        (True, "True"),
-        ("balanced", "'balanced'"),
-    ],
+    "weights", [None, torch.tensor([0.5, 2.0, 0.0, 1.0], dtype=torch.float64)], ids=["", "weights"]
 )
-def test_wrong_weights_are_refused(setting, found):
-    with pytest.raises(ConfigError, match=r"training\.class_weights: found .*" + found):
-        class_weights(setting, [1, 1, 1])
+def test_every_loss_has_the_gradient_of_its_value_and_none_where_unknown(setting, weights):
+    logits, label = batch()
+    loss = build_loss(setting)
+    assert torch.autograd.gradcheck(lambda x: mean(*loss(x, label, IGNORE, weights)), logits, eps=1e-7, atol=1e-5)
+    mean(*loss(logits, label, IGNORE, weights)).backward()
+    left_out = (label == IGNORE) | ((label == 2) & (weights is not None))
+    assert logits.grad.transpose(0, 1)[:, left_out].abs().max() == 0
+    assert (logits.grad.transpose(0, 1)[:, ~left_out].abs().amax(dim=0) > 0).all()
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_nothing_known_gives_zero_with_a_gradient_of_zero(setting):
+    logits, label = batch()
+    loss = mean(*build_loss(setting, 0.1, 0.5)(logits, torch.full_like(label, IGNORE), IGNORE, None))
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_what_is_predicted_where_nothing_is_known_changes_nothing(setting):
+    logits, label = batch()
+    loss = build_loss(setting, 0.1, 0.5)
+    value = mean(*loss(logits, label, IGNORE, None))
+    wild = torch.where((label == IGNORE)[:, None], 50 * torch.randn_like(logits), logits)
+    assert mean(*loss(wild, label, IGNORE, None)).item() == pytest.approx(value.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_extreme_logits_in_half_precision_stay_finite(setting):
+    logits, label = batch()
+    logits = (1000 * logits).to(torch.bfloat16).detach().requires_grad_()
+    loss = mean(*build_loss(setting, 0.1, 0.5)(logits, label, IGNORE, None))
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("setting", ["cross_entropy", "focal", {"cross_entropy": 0.7, "focal": 0.3}], ids=str)
+def test_pixel_losses_of_parts_add_up_to_the_whole(setting):
+    logits, label = batch()
+    weights = torch.tensor([0.5, 2.0, 1.0, 1.0])
+    loss = build_loss(setting, label_smoothing=0.1)
+    parts = [loss(logits[i : i + 1], label[i : i + 1], IGNORE, weights) for i in (0, 1)]
+    whole = loss(logits, label, IGNORE, weights)
+    for number in (0, 1):
+        assert (parts[0][number] + parts[1][number]).item() == pytest.approx(whole[number].item(), rel=1e-12)
+
+
+def test_a_sum_is_the_weighted_sum_of_the_means():
+    logits, label = batch()
+    weights = torch.tensor([0.5, 2.0, 1.0, 1.0])
+    apart = [mean(*loss(logits, label, IGNORE, weights)).item() for loss in (cross_entropy, dice)]
+    assert apart[0] != pytest.approx(apart[1])
+    joined = mean(*build_loss({"cross_entropy": 1, "dice": 0.5})(logits, label, IGNORE, weights))
+    assert joined.item() == pytest.approx(apart[0] + 0.5 * apart[1], rel=1e-12)
+
+
+def test_options_reach_the_loss():
+    logits, label = batch()
+    built = build_loss({"focal": {"weight": 3.0, "gamma": 1.5}})(logits, label, IGNORE, None)
+    assert built[0].item() == pytest.approx(3 * focal(logits, label, IGNORE, gamma=1.5)[0].item(), rel=1e-12)
+    smooth = build_loss("cross_entropy", label_smoothing=0.2)(logits, label, IGNORE, None)
+    assert smooth[0].item() == pytest.approx(cross_entropy(logits, label, IGNORE, smoothing=0.2)[0].item(), rel=1e-12)
+
+
+def test_an_unknown_loss_lists_the_choices():
+    with pytest.raises(ValueError, match="no loss 'bce'; choose from cross_entropy, focal, dice"):
+        build_loss("bce")
+    with pytest.raises(ValueError, match="no loss is named"):
+        build_loss({})
