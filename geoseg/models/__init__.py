@@ -43,11 +43,18 @@ def _checkpointed_unet(in_channels: int, num_classes: int, base: str = "unetsmal
     return net.recompute_activations()
 
 
+def _ternausnet(in_channels: int, num_classes: int, **options: Any) -> nn.Module:
+    from geoseg.models.ternausnet import TernausNet
+
+    return TernausNet(in_channels, num_classes, **options)
+
+
 MODELS: dict[str, Callable[..., Any]] = {
     "unet": _unet,
     "unetsmall": _unetsmall,
     "checkpointed_unet": _checkpointed_unet,
     "reversible_unet": _reversible_unet,
+    "ternausnet": _ternausnet,
 }
 
 

@@ -104,7 +104,11 @@ class ReversibleUNetOptions(PretrainedOptions):
 
 
 class TernausNetOptions(PretrainedOptions):
-    """Options of `ternausnet`."""
+    """Options of `ternausnet`; `pretrained` also takes the usual weight files of VGG11, with or without batch norm."""
+
+    recompute: StrictBool = Field(
+        default=False, description="Recompute activations on the way back: less memory, and most of a second forward."
+    )
 
 
 MODEL_OPTIONS: dict[str, type[ModelOptions]] = {

@@ -108,8 +108,11 @@ def test_receptive_radius_is_the_true_one(name: str) -> None:
         parameter.data.abs_().add_(1e-3)
     side = 2 * net.size_divisor * (net.receptive_radius // net.size_divisor + 1)
     reached = 0
-    for shift in (0, net.size_divisor - 1):
-        image = torch.rand(1, 1, 16, side, dtype=torch.float64).requires_grad_()  # a strip: columns are enough
+    # The pixels that see furthest: at the ends of a coarsest cell, or after its first, whose steps all round up. A
+    # ramp, so that pooling takes the pixel that lies furthest.
+    ramp = torch.linspace(1, 2, side, dtype=torch.float64).expand(1, 1, 16, side)  # a strip: columns are enough
+    for shift in (0, 1, net.size_divisor - 1):
+        image = (ramp if shift < 2 else ramp.flip(-1)).clone().requires_grad_()
         pixel = side // 2 + shift
         net(image)[0, 1, 8, pixel].backward()
         touched = image.grad[0, 0].nonzero()[:, 1]

@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from geoseg.data.normalise import Normalisation
 from geoseg.errors import ModelFileError
-from geoseg.models import build_model
-from geoseg.models.pretrained import adapt_bands
+from geoseg.learn.modelfile import ModelSpec, save_model_file
+from geoseg.models import MODELS, build_model
+from geoseg.models.pretrained import adapt_bands, load_pretrained
 
 
 def saved(path: Path, bands: int = 3, classes: int = 5, name: str = "unetsmall") -> dict[str, torch.Tensor]:
@@ -61,6 +63,46 @@ def test_other_classes_keep_a_fresh_head(tmp_path: Path) -> None:
     net = build_model("checkpointed_unet", 3, 2, pretrained=tmp_path / "w.safetensors")
     assert torch.equal(net.head.weight, fresh)
     assert torch.equal(net.centre.conv1.weight, state["centre.conv1.weight"])
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_takes_its_weights_with_other_bands_and_classes(tmp_path: Path, name: str) -> None:
+    state = saved(tmp_path / "w.safetensors", bands=3, classes=5, name=name)
+    torch.manual_seed(0)
+    net = build_model(name, 4, 2)
+    drawn = {key: value.clone() for key, value in net.state_dict().items()}
+    loaded = load_pretrained(net, tmp_path / "w.safetensors")
+    assert (len(loaded.adapted), len(loaded.fresh), loaded.unused) == (1, 2, ())
+    assert len(loaded.same) == len(drawn) - 3
+    own = net.state_dict()
+    assert all(torch.equal(own[key], state[key]) for key in loaded.same)
+    for line in loaded.fresh:  # weight and bias of the layer that makes the classes
+        key, why = line.split(", ")
+        assert torch.equal(own[key], drawn[key])
+        assert why == "of other classes"
+    (line,) = loaded.adapted
+    key = line.split(" from ")[0]
+    assert line == f"{key} from 3 to 4 bands"
+    assert torch.equal(own[key][:, :3], state[key])
+    torch.testing.assert_close(own[key][:, 3], state[key].mean(1))
+    assert net.train()(torch.randn(2, 4, 32, 32)).shape == (2, 2, 32, 32)
+
+
+def test_a_model_file_of_geoseg_is_a_start(tmp_path: Path) -> None:
+    first = build_model("unetsmall", 4, 5)
+    statistics = ({"mean": 1.0, "std": 2.0},) * 4
+    spec = ModelSpec(
+        "unetsmall", {}, 4, 5, ({"id": 0, "name": "background"},), (1, 2, 3, 4), (None,) * 4, "uint8",
+        Normalisation.from_statistics(statistics), 255, 64,
+    )  # fmt: skip
+    save_model_file(tmp_path / "best.safetensors", first, spec)
+    net = build_model("unetsmall", 1, 5)
+    loaded = load_pretrained(net, tmp_path / "best.safetensors")
+    assert str(loaded) == (
+        f"starting from {tmp_path}/best.safetensors: {len(first.state_dict()) - 1} weights as they are, "
+        "1 adapted (encoder.0.conv1.weight from 4 to 1 bands)"
+    )
+    assert torch.equal(net.centre.conv1.weight, first.centre.conv1.weight)
 
 
 def test_another_architecture_is_refused(tmp_path: Path) -> None:
