@@ -21,7 +21,7 @@ from geoseg.learn.modelfile import ModelSpec, check_matches, model_hash, read_mo
 from geoseg.predict.images import Image, find_images, refuse_same_stems
 from geoseg.predict.loading import load_predictor
 from geoseg.predict.output import MapDescription, class_colours, classes_tag, output_path, refuse_input
-from geoseg.predict.scene import ClassifyOptions, SceneResult, check_image, classify_scene, windows_of
+from geoseg.predict.scene import ClassifyOptions, SceneResult, bands_of, check_image, classify_scene, windows_of
 from geoseg.predict.sliding import Predictor, SlidingOptions
 from geoseg.settings import said_reading
 
@@ -53,10 +53,6 @@ class _Job:
     description: MapDescription
     folder: Path
     options: ClassifyOptions
-
-    @property
-    def bands(self) -> tuple[int, ...]:
-        return self.options.bands or self.spec.bands
 
 
 def _classify(call: Invocation) -> None:
@@ -98,7 +94,6 @@ def _prepare(call: Invocation) -> _Job:
         "MODEL_FILE": str(path),
         "CLASSES": classes_tag(spec.classes),
         "IGNORE_VALUE": str(spec.ignore_value),
-        "BANDS": ",".join(map(str, bands or spec.bands)),
         "READING": json.dumps(spec.reading.to_dict()),
     }
     if call.config_path is not None:
@@ -114,7 +109,7 @@ def _prepare(call: Invocation) -> _Job:
         spec=spec,
         description=MapDescription(spec.class_names, class_colours(spec.classes), tags),
         folder=(call.options.output or section.output_path).absolute(),
-        options=ClassifyOptions(sliding, tuple(section.outputs), bands, spec.reading),
+        options=ClassifyOptions(sliding, tuple(section.outputs), bands, spec.reading, not _numbered(call)),
     )
 
 
@@ -123,6 +118,12 @@ def _chosen_bands(call: Invocation, spec: ModelSpec) -> tuple[int, ...] | None:
     if call.options.bands:
         return tuple(call.options.bands)
     return spec.bands if call.config.global_.bands else None
+
+
+def _numbered(call: Invocation) -> bool:
+    """Tell whether the user gives the bands by number: then they are taken by number, whatever they are called."""
+    said = call.options.bands or call.config.global_.bands or ()
+    return any(isinstance(band, int) for band in said)
 
 
 def _refuse_conflicts(config: Config, spec: ModelSpec, path: Path) -> None:
@@ -157,7 +158,7 @@ def _check_all(images: Sequence[Image], job: _Job, log: Log) -> dict[Image, tupl
     for image in images:
         try:
             refuse_input(image, [output_path(job.folder, image, output) for output in job.options.outputs])
-            for warning in check_image(image, job.spec, job.options.bands):
+            for warning in check_image(image, job.spec, job.options):
                 log.warn(warning)
         except GeosegError as error:
             failures[image] = error.problems
@@ -190,9 +191,10 @@ def _classify_all(images: Sequence[Image], job: _Job, failures: dict[Image, tupl
 
 
 def _classify_one(image: Image, job: _Job, bar: Progress) -> SceneResult:
-    tags = {**job.description.tags, "SOURCE": str(image)}
+    bands = bands_of(image, job.spec, job.options)
+    tags = {**job.description.tags, "BANDS": ",".join(map(str, bands)), "SOURCE": str(image)}
     description = MapDescription(job.description.class_names, job.description.colours, tags)
-    return classify_scene(image, job.predictor, job.bands, job.folder, description, job.options, bar.update)
+    return classify_scene(image, job.predictor, bands, job.folder, description, job.options, bar.update)
 
 
 def _summary(results: Sequence[SceneResult], spec: ModelSpec) -> list[str]:

@@ -239,18 +239,56 @@ def test_recorded_bands_are_applied(tmp_path: Path):
         np.testing.assert_array_equal(four.read(1), two.read(1))
 
 
-def test_bands_of_another_order_are_told_by_their_names(tmp_path: Path, capsys):
+def test_bands_are_taken_by_name_from_images_that_have_all_of_them(tmp_path: Path, capsys):
+    """Four bands in any order, with another between them, give the map of the two in the model's order."""
+    model = make_model(tmp_path / "named.safetensors", band_names=("red", "nir"))
+    bands = noise((2, 40, 40))
+    extra = noise((2, 40, 40), seed=1)
+    for name, stack, names in (
+        ("right", bands, ("red", "nir")),
+        ("turned", bands[::-1], ("nir", "red")),
+        ("more", [extra[0], bands[1], extra[1], bands[0]], ("blue", " NIR", None, "Red")),
+        ("unnamed", bands, ("B4", "B8")),
+    ):
+        with rasterio.open(make_raster(tmp_path / f"{name}.tif", np.array(stack)), "r+") as raster:
+            raster.descriptions = names
+    maps = tmp_path / "maps"
+    assert classify(model, maps, *(tmp_path / f"{n}.tif" for n in ("right", "turned", "more", "unnamed"))) == 0
+    assert "where the model had" not in _said(capsys)
+    found = {}
+    for name in ("right", "turned", "more", "unnamed"):
+        with rasterio.open(maps / f"{name}_classes.tif") as raster:
+            found[name] = raster.read(1), raster.tags()["BANDS"]
+    assert [tag for _, tag in found.values()] == ["1,2", "2,1", "4,2", "1,2"]
+    for label, _ in found.values():
+        np.testing.assert_array_equal(label, found["right"][0])
+
+
+def test_bands_given_by_number_are_taken_by_number_with_a_warning(tmp_path: Path, capsys):
     model = make_model(tmp_path / "named.safetensors", band_names=("red", "nir"))
     image = make_raster(tmp_path / "turned.tif", noise((2, 40, 40)))
-    for names, warned in ((("nir", "red"), True), (("red", "nir"), False), (("B4", "B8"), False)):
-        with rasterio.open(image, "r+") as raster:
-            raster.descriptions = names
-        assert classify(model, tmp_path / "maps", image) == 0
-        assert ("bands nir, red where the model had red, nir; here those are --bands 2 1" in _said(capsys)) == warned
     with rasterio.open(image, "r+") as raster:
         raster.descriptions = ("nir", "red")
-    assert classify(model, tmp_path / "maps", image, more=("--bands", "2", "1")) == 0
-    assert "where the model had" not in _said(capsys)
+    for said, tag in ((("--bands", "1", "2"), "1,2"), (("--bands", "2", "1"), "2,1")):
+        assert classify(model, tmp_path / "maps", image, more=said) == 0
+        warned = "bands nir, red where the model had red, nir; here those are --bands 2 1" in _said(capsys)
+        assert warned == (tag == "1,2")
+        with rasterio.open(tmp_path / "maps/turned_classes.tif") as raster:
+            assert raster.tags()["BANDS"] == tag
+    config = str(write_config(tmp_path, model))
+    for said, tag in (("global.bands=[1, 2]", "1,2"), ("global.bands=[red, nir]", "2,1")):
+        assert main([config, said, "--output", str(tmp_path / "maps"), "--images", str(image)]) == 0
+        with rasterio.open(tmp_path / "maps/turned_classes.tif") as raster:
+            assert raster.tags()["BANDS"] == tag
+
+
+def test_a_name_of_the_model_at_another_place_is_a_warning(tmp_path: Path, capsys):
+    model = make_model(tmp_path / "named.safetensors", band_names=("red", "nir"))
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    with rasterio.open(image, "r+") as raster:
+        raster.descriptions = ("green", "red")
+    assert classify(model, tmp_path / "maps", image) == 0
+    assert "bands green, red where the model had red, nir" in _said(capsys)
 
 
 def _said(capsys) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, Reading, open_raster, read_info
+from geoseg.geo.raster import RasterInfo, Reading, contradicting, numbers_by_name, open_raster, read_info
 from geoseg.geo.vector.reproject import as_pyproj
 from geoseg.learn.modelfile import ModelSpec
 from geoseg.predict.output import MapDescription, output_path, write_maps
@@ -30,6 +30,7 @@ class ClassifyOptions:
         sliding: Windows, overlap, blending, batch size.
         outputs: Some of "classes", "probabilities", "confidence".
         bands: Band numbers, from 1, to use instead of those the model recorded; they must mean the same.
+        by_name: Whether bands are taken by name from images that have all of the model's by name.
         reading: What is done to the values of the images.
     """
 
@@ -37,6 +38,7 @@ class ClassifyOptions:
     outputs: tuple[str, ...] = ("classes",)
     bands: tuple[int, ...] | None = None
     reading: Reading = field(default_factory=Reading)
+    by_name: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,13 @@ class SceneResult:
         return self.height * self.width / 1e6 / max(self.seconds, 1e-9)
 
 
-def check_image(image: str | os.PathLike[str], spec: ModelSpec, bands: Sequence[int] | None = None) -> list[str]:
+def check_image(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions | None = None) -> list[str]:
     """Check that an image is one the model can classify, without reading pixels.
 
     Args:
         image: The image.
         spec: The model's metadata.
-        bands: Bands to use instead of the recorded ones.
+        options: Which bands are to be used.
 
     Returns:
         Warnings.
@@ -79,15 +81,25 @@ def check_image(image: str | os.PathLike[str], spec: ModelSpec, bands: Sequence[
     Raises:
         DataError: Another number of bands or data type than the model was trained on, or an unreadable file.
     """
+    options = options or ClassifyOptions()
     info = read_info(image, reading=spec.reading)
-    _check_bands(info, spec, bands)
+    named = _named_bands(info, spec, options)
+    if named is None:
+        _check_bands(info, spec, options.bands)
     if info.dtype != spec.dtype:
         found = f"{info.dtype} values"
         remedy = (
             f"convert the image without scaling: gdal_translate -ot {_gdal_type(spec.dtype)}, if its units are the same"
         )
         raise DataError(problem(image, found, f"{spec.dtype} as in the model's training images", remedy))
-    return [*_name_warnings(info, spec, tuple(bands or spec.bands)), *_resolution_warnings(info, spec)]
+    notes = [] if named else _name_warnings(info, spec, options.bands or spec.bands)
+    return [*notes, *_resolution_warnings(info, spec)]
+
+
+def bands_of(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...]:
+    """Return the numbers, from 1, of an image's bands in the order of the model's: by name where it has all by name."""
+    info = read_info(image, reading=spec.reading)
+    return _named_bands(info, spec, options) or options.bands or spec.bands
 
 
 def classify_scene(
@@ -140,6 +152,10 @@ def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: Cla
     return count_windows(plan_windows(predictor, info.height, info.width, options.sliding), predictor.num_classes)
 
 
+def _named_bands(info: RasterInfo, spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...] | None:
+    return numbers_by_name(spec.band_names, info.band_names) if options.by_name else None
+
+
 def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None) -> None:
     chosen = tuple(bands or spec.bands)
     here = len(info.image_bands)
@@ -157,13 +173,13 @@ def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None)
 
 
 def _name_warnings(info: RasterInfo, spec: ModelSpec, chosen: tuple[int, ...]) -> list[str]:
+    """Say where bands are taken by number although the image has one of the model's names at another place."""
     here = tuple(info.band_names[band - 1] for band in chosen)
-    # Only where the image has every band by its name: names that are merely written otherwise say nothing.
-    if here == spec.band_names or not all(name and name in info.band_names for name in spec.band_names):
+    if not contradicting(spec.band_names, here):
         return []
-    right = " ".join(str(info.band_names.index(name) + 1) for name in spec.band_names)
     found = f"bands {', '.join(str(name) for name in here)} where the model had {', '.join(map(str, spec.band_names))}"
-    return [f"{info.path}: {found}; here those are --bands {right}"]
+    right = numbers_by_name(spec.band_names, info.band_names)
+    return [f"{info.path}: {found}" + (f"; here those are --bands {' '.join(map(str, right))}" if right else "")]
 
 
 def _resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
