@@ -1,27 +1,13 @@
 """Reading and writing of rasters: the only place of geoseg that opens them."""
 
 from geoseg.geo.raster.bandnames import contradicting, numbers_by_name
-from geoseg.geo.raster.cog import Level, TileFile
 from geoseg.geo.raster.info import RasterInfo, is_raster, read_info, read_tags
 from geoseg.geo.raster.names import is_gdal_name, key_of, local_files, stem
 from geoseg.geo.raster.options import Reading
-from geoseg.geo.raster.overviews import level_shapes
 from geoseg.geo.raster.reading import Pixels, Raster, open_raster
-from geoseg.geo.raster.writing import (
-    RasterWriter,
-    create_geotiff,
-    create_tiles,
-    finish_cog,
-    finish_part,
-    part_file,
-    publish,
-    publish_cog,
-    same_file,
-    tile_profile,
-)
+from geoseg.geo.raster.writing import RasterWriter, create_geotiff, finish_cog, publish, same_file
 
 __all__ = [
-    "Level",
     "Pixels",
     "Raster",
     "RasterInfo",
@@ -41,5 +27,4 @@ __all__ = [
     "read_tags",
     "same_file",
     "stem",
-    "tile_profile",
 ]
