@@ -19,8 +19,8 @@ from geoseg.config.lists import (
 )
 from geoseg.config.losses import LossValue, loss_rule, weight_rule
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
-from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.config.shares import share_list
+from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.models.options import (
     MODEL_OPTIONS,
     CheckpointedUNetOptions,
@@ -329,16 +329,6 @@ class EvaluationSection(Section):
     output_path: Annotated[Path, local_path("a folder", optional=True)] = key(
         None, "Folder of the tables and the report.", "`evaluation.maps`/evaluation"
     )
-
-
-class ModelsSection(Section):
-    """Options of each model; those of models that are not chosen are checked for form alone."""
-
-    unet: Annotated[UNetOptions, model_options()] = UNetOptions()
-    unetsmall: Annotated[UNetOptions, model_options()] = UNetOptions()
-    checkpointed_unet: Annotated[CheckpointedUNetOptions, model_options()] = CheckpointedUNetOptions()
-    reversible_unet: Annotated[ReversibleUNetOptions, model_options()] = ReversibleUNetOptions()
-    ternausnet: Annotated[TernausNetOptions, model_options()] = TernausNetOptions()
     points: Annotated[Path | None, local_path("a GeoPackage", optional=True)] = key(
         None, "Filled-in sample points, from which areas and accuracies are estimated; like `--points`."
     )
@@ -359,3 +349,13 @@ class ModelsSection(Section):
     min_points: Annotated[int, whole(0)] = key(
         50, "Points that every class of the map gets, as far as they reach; rare classes would else have too few."
     )
+
+
+class ModelsSection(Section):
+    """Options of each model; those of models that are not chosen are checked for form alone."""
+
+    unet: Annotated[UNetOptions, model_options()] = UNetOptions()
+    unetsmall: Annotated[UNetOptions, model_options()] = UNetOptions()
+    checkpointed_unet: Annotated[CheckpointedUNetOptions, model_options()] = CheckpointedUNetOptions()
+    reversible_unet: Annotated[ReversibleUNetOptions, model_options()] = ReversibleUNetOptions()
+    ternausnet: Annotated[TernausNetOptions, model_options()] = TernausNetOptions()
