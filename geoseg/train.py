@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
+from geoseg.console import Log
 from geoseg.errors import ConfigError, problem
 
 if TYPE_CHECKING:  # torch takes seconds to import; mistakes in the config are answered before that
@@ -46,7 +47,7 @@ def _train(invocation: Invocation) -> None:
     config, log = invocation.config, invocation.log
     folder = config.training.output_path / str(config.training.run_name)
     saved = _find_start(config, folder, invocation)
-    job = _make_job(config, folder, saved, log.warn)
+    job = _make_job(config, folder, saved, log)
     if saved is None:
         start_folder(folder)
     _resolved(config, job).save(folder / "config.yaml")
@@ -97,14 +98,13 @@ def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpo
     return saved
 
 
-def _make_job(config: Config, folder: Path, saved: Checkpoint | None, warn: Callable[[str], None]) -> Job:
+def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) -> Job:
     from geoseg.data.store import open_store
     from geoseg.learn.checkpoint import LAST
     from geoseg.learn.classweights import class_weights
     from geoseg.learn.engine import Job
     from geoseg.learn.prepare import check_same_samples, make_spec
     from geoseg.learn.runtime import setup
-    from geoseg.models import build_model
 
     training = config.training
     store = open_store(config.global_.data_path)
@@ -115,17 +115,26 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None, warn: Call
     weights = class_weights(training.class_weights, store.info.class_pixels["trn"])
     seed = saved.settings["seed"] if saved else config.global_.seed
     runtime = setup(seed, training.device, training.precision, training.devices)
-    options = _model_options(config)
-    if saved and "pretrained" in options:
-        options["pretrained"] = False  # the checkpoint has the weights
-    model = build_model(spec.model_name, spec.in_channels, spec.num_classes, **options)
+    model = _build(config, spec, saved is not None, log)
     if saved and training.batch_size == "auto":
         batch_size = int(saved.settings["batch_size"])
     else:
         work = _step_work(config, spec, runtime)
-        batch_size = _batch_size(config, model, work, runtime, store.info.samples["trn"], warn)
+        batch_size = _batch_size(config, model, work, runtime, store.info.samples["trn"], log.warn)
     trn, val = (_batches(config, store, split, runtime, batch_size) for split in ("trn", "val"))
     return Job(runtime, model, spec, trn, val, _train_options(config), folder, weights, batch_size)
+
+
+def _build(config: Config, spec: ModelSpec, resumed: bool, log: Log) -> nn.Module:
+    from geoseg.models import build_model
+    from geoseg.models.pretrained import load_pretrained
+
+    options = _model_options(config)
+    pretrained = options.pop("pretrained", False)
+    model = build_model(spec.model_name, spec.in_channels, spec.num_classes, **options)
+    if pretrained and not resumed:  # a checkpoint has all the weights
+        log.note(str(load_pretrained(model, pretrained)))
+    return model
 
 
 def _check_store(config: Config, store: Store) -> None:

@@ -71,6 +71,20 @@ def test_overfits_four_samples(tmp_path, capsys):
     assert "peak memory" in said.err
 
 
+def test_a_run_starts_from_the_weights_of_another_and_says_so(config, capsys):
+    assert run(config, "training.num_epochs=1") == 0
+    best = folder_of(config) / "best.safetensors"
+    words = [f"models.unetsmall.pretrained={best}", "training.run_name=second", "training.num_epochs=1"]
+    capsys.readouterr()
+    assert run(config, *words) == 0
+    count = len(load_file(best))
+    assert f"starting from {best}: {count} weights as they are\n" in capsys.readouterr().err
+    best.unlink()  # going on needs the checkpoint alone
+    assert run(config, *words, "training.num_epochs=2", "--resume") == 0
+    assert run(config, *words, "--overwrite") == 2
+    assert "no file" in capsys.readouterr().err
+
+
 def test_a_run_leaves_its_folder_and_can_be_repeated_from_it(config, capsys):
     assert run(config, "training.precision=auto") == 0
     folder = folder_of(config)
