@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
 from geoseg.data.disk import bytes_needed, check_room
-from geoseg.data.editing import plan_update
+from geoseg.data.editing import like_the_store, plan_update
 from geoseg.data.inspect import Inspection, count_samples, inspect_scenes, plan_counts, store_bytes, with_counts
 from geoseg.data.inspect.expect import BUDGET
 from geoseg.data.sampling import SampleOptions
@@ -53,7 +53,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _check(call: Invocation) -> None:
     config = call.config
-    options = sample_options(config)
+    final = Path(config.global_.data_path) / "samples"
+    options = like_the_store(final, sample_options(config), config.sample.overwrite)
     scenes = read_scenes(config.sample.prep_csv_file)
     key = uuid.uuid4().hex
     with progress(len(scenes), "looking at scenes", "scenes") as bar:
@@ -70,7 +71,7 @@ def _check(call: Invocation) -> None:
         except GeosegError as error:  # options that the model does not take
             needs.problems.extend(error.problems)
     problems += needs.problems
-    warnings += _store_warning(config, together, options)
+    warnings += _store_warning(final, config.sample.overwrite, together, options)
     inspection = replace(
         inspection, problems=inspection.problems + tuple(problems), warnings=inspection.warnings + tuple(warnings)
     )
@@ -174,14 +175,13 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _store_warning(config: Config, together: Findings, options: SampleOptions) -> list[str]:
+def _store_warning(final: Path, overwrite: bool, together: Findings, options: SampleOptions) -> list[str]:
     """Say whether `sample` would refuse to replace what is there."""
-    final = Path(config.global_.data_path) / "samples"
     # Without the folder, planning might bring back a former store: that is for sample to do.
     if not final.exists() or together.problems or any(found.facts is None for found in together.scenes):
         return []
     try:
-        plan_update(final, together.survey(), options, overwrite=config.sample.overwrite)
+        plan_update(final, together.survey(), options, overwrite=overwrite)
     except DataError as error:
         return [f"sample would stop: {line}" for line in error.problems]
     return []

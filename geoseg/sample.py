@@ -19,7 +19,7 @@ from geoseg.cli import Invocation, Log, progress, run_command
 from geoseg.config import Config
 from geoseg.data.building import Build, build_store, count_blocks
 from geoseg.data.disk import bytes_needed, check_room
-from geoseg.data.editing import Update, find_scene, plan_update, remove_scenes
+from geoseg.data.editing import Update, find_scene, like_the_store, plan_update, remove_scenes
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import read_scenes
 from geoseg.data.store import SPLITS, Store, StoreInfo, open_store
@@ -113,6 +113,8 @@ def _make(call: Invocation, options: SampleOptions, final: Path) -> Store | None
     """Look at the scenes and make what is not there; None if this was a share and others are missing."""
     config, log, chosen = call.config, call.log, call.options
     scenes = read_scenes(config.sample.prep_csv_file)
+    overwrite = config.sample.overwrite or chosen.overwrite
+    options = like_the_store(final, options, overwrite and not chosen.append)
     with progress(len(scenes), "looking at scenes", "scenes") as bar:
         found = survey(scenes, replace(options.survey, needs_training=not chosen.append), bar.update)
     for warning in found.warnings:
@@ -121,9 +123,9 @@ def _make(call: Invocation, options: SampleOptions, final: Path) -> Store | None
         final,
         found,
         options,
-        overwrite=config.sample.overwrite or chosen.overwrite,
+        overwrite=overwrite,
         append=chosen.append,
-        replace=_named(chosen.replace or (), found),
+        again=_named(chosen.replace or (), found),
     )
     if update.done is not None:
         log.info(f"already done: {final} holds these samples")

@@ -254,3 +254,21 @@ def test_through_a_shell(config: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
     assert done.returncode == 0, done.stderr
     assert "verdict on 2 scenes: good" in done.stdout
+
+
+def test_bands_in_another_order_are_looked_at_in_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second image is written with its bands turned around; what is said of them is said in the first's order."""
+    import rasterio
+
+    for number, names in ((0, ("red", "green", "nir")), (1, ("nir", "green", "red"))):
+        with rasterio.open(config.parent / f"s{number}.tif", "r+") as raster:
+            raster.descriptions = names
+            raster.write(np.stack([np.where(raster.read(1), 10 * (1 + n), 0) for n in range(3)]).astype(np.uint8))
+    found = as_json(capsys, config)
+    assert any("bands in another order than in" in line for line in found["warnings"])
+    first, second = (scene["pixels"]["ranges"] for scene in found["scenes"])
+    assert [band["name"] for band in first] == [band["name"] for band in second] == ["red", "green", "nir"]
+    assert [band["high"] for band in second] == [30, 20, 10]
+    capsys.readouterr()
+    assert main([str(config)]) == 0
+    assert "bands       3 red, 2 green, 1 nir are used" in capsys.readouterr().out

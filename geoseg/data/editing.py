@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from geoseg.data.alike import Alike
 from geoseg.data.building import Build, Kept, build_store, existing_store
 from geoseg.data.placing import recover
 from geoseg.data.records import Record, fingerprint, options_mark, read_record, scene_mark
@@ -30,13 +31,34 @@ class Update:
     news: str = ""
 
 
+def like_the_store(final: Path, options: SampleOptions, overwrite: bool = False) -> SampleOptions:
+    """Return options by which scenes are compared with those of the store that they may be added to.
+
+    Args:
+        final: The store's folder.
+        options: How scenes are to be cut.
+        overwrite: The store is to be replaced, so that its scenes need not be like the new ones.
+    """
+    if overwrite or not (final / "store.json").is_file():
+        return options
+    try:
+        store = _editable(final, options, overwrite=False, append=False)
+    except DataError:  # `plan_update` says what is wrong
+        return options
+    if store is None:
+        return options
+    info = store.info
+    alike = Alike(len(info.bands), info.dtype, tuple(info.band_names))
+    return replace(options, survey=replace(options.survey, store=alike))
+
+
 def plan_update(
     final: Path,
     found: Survey,
     options: SampleOptions,
     overwrite: bool = False,
     append: bool = False,
-    replace: Collection[str] = (),
+    again: Collection[str] = (),
 ) -> Update:
     """Return how the store under `final` becomes the one that is wanted.
 
@@ -50,24 +72,24 @@ def plan_update(
         options: How to cut them.
         overwrite: Replace the store: scenes that the list does not hold go.
         append: Add to the store: scenes that the list does not hold stay, scenes that have changed are made again.
-        replace: Ids of scenes to make again in any case.
+        again: Ids of scenes to make again in any case.
 
     Raises:
         DataError: Another store is there, and it was not said what shall become of it.
     """
     store = _editable(final, options, overwrite, append)
     if store is None:
-        return Update(done=None if replace else existing_store(final, fingerprint(found, options), overwrite))
+        return Update(done=None if again else existing_store(final, fingerprint(found, options), overwrite))
     records = {str(scene["id"]): read_record(store.folder, str(scene["id"])) for scene in store.info.scenes}
     listed = {facts.scene.scene_id: scene_mark(facts) for facts in found.facts}
-    same = [scene for scene in records if listed.get(scene) == records[scene]["mark"] and scene not in replace]
+    same = [scene for scene in records if listed.get(scene) == records[scene]["mark"] and scene not in again]
     changed = [scene for scene in records if scene in listed and scene not in same]
     gone = [scene for scene in records if scene not in listed]
     new = [scene for scene in listed if scene not in records]
     if not changed and not new and (append or not gone):
         return Update(done=store)
     if (changed or gone) and not (overwrite or append):
-        raise DataError(_undecided(final, [s for s in changed if s not in replace], gone, bool(replace)))
+        raise DataError(_undecided(final, [s for s in changed if s not in again], gone, bool(again)))
     stay = [*same, *gone] if append else same
     kept = {scene: records[scene] for scene in records if scene in stay}
     news = f"{len(kept)} scenes stay, {len(new)} are added, {len(changed)} made again, {0 if append else len(gone)} go"

@@ -84,7 +84,7 @@ class SampleOptions:
     def to_dict(self) -> dict[str, Any]:
         """Return everything that decides the samples, fit for JSON."""
         plain = asdict(self)
-        del plain["survey"]["needs_training"]  # what is asked of the scenes does not change their samples
+        del plain["survey"]["needs_training"], plain["survey"]["store"]  # what is asked of scenes changes no sample
         mapping = plain["survey"]["mapping"]
         mapping["ignore_values"] = sorted(mapping["ignore_values"], key=repr)
         if mapping["by_value"] is not None:

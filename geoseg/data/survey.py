@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from geoseg.data.alike import Alike, Image, align
 from geoseg.data.scenes import SPLITS, Scene
 from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.ground import Ground, read_ground
@@ -31,6 +32,7 @@ class SurveyOptions:
         number_of_bands: How many bands that must come to; None: any.
         rules: How labels become pixels.
         reading: What is done to the values of the images.
+        store: What the store holds that the scenes are added to; None: they make a store of their own.
         needs_training: Whether the scenes must hold one for training (not where they are added to others).
         split_by_row: Whether the split of a scene is that of its row; else all that is said about it is passed over.
     """
@@ -40,6 +42,7 @@ class SurveyOptions:
     number_of_bands: int | None = None
     rules: LabelRules = field(default_factory=LabelRules)
     reading: Reading = field(default_factory=Reading)
+    store: Alike | None = None
     needs_training: bool = True
     split_by_row: bool = True
 
@@ -92,6 +95,7 @@ class SceneFindings:
     Attributes:
         scene: As listed.
         info: What the raster says of itself; None where it cannot be opened.
+        bands: Numbers, from 1, of the bands to use, in order; empty where they cannot be chosen.
         facts: None where the scene cannot be sampled.
         problems: Why not, one line each.
         warnings: What the user should know.
@@ -99,6 +103,7 @@ class SceneFindings:
 
     scene: Scene
     info: RasterInfo | None
+    bands: tuple[int, ...]
     facts: SceneFacts | None
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -147,16 +152,37 @@ def look_at(
 
 
 def conclude(found: Sequence[SceneFindings], options: SurveyOptions) -> Findings:
-    """Return what was found in each scene, with what they show together."""
+    """Return what was found in each scene, its bands in the order common to all, with what they show together."""
+    found, problems, warnings = _aligned(found, options)
     scenes = [f.scene for f in found]
-    facts = [f.facts for f in found if f.facts is not None]
-    problems, warnings = _disagreements(facts), _resolutions(facts)
+    warnings += _resolutions([f.facts for f in found if f.facts is not None])
     if options.split_by_row:
         problems += _leaks(scenes, options.mask_outside)
         if options.needs_training:
             problems += _split_problems(scenes)
             warnings += _no_validation(scenes)
     return Findings(tuple(found), tuple(problems), tuple(warnings))
+
+
+def _aligned(
+    found: Sequence[SceneFindings], options: SurveyOptions
+) -> tuple[list[SceneFindings], list[str], list[str]]:
+    """Compare the images of all scenes, also of those whose labels are wrong."""
+    images, places = [], []
+    for place, one in enumerate(found):
+        if one.info is not None and one.bands:
+            names = tuple(one.info.band_names[band - 1] for band in one.bands)
+            given = one.scene.bands or options.bands or ()
+            numbered = any(isinstance(band, int) for band in given)
+            images.append(Image(str(one.scene.image), one.bands, names, one.info.dtype, numbered))
+            places.append(place)
+    aligned = align(images, options.store)
+    result = list(found)
+    for place, bands in zip(places, aligned.bands, strict=True):
+        one = result[place]
+        facts = None if one.facts is None else replace(one.facts, bands=bands)
+        result[place] = replace(one, bands=bands, facts=facts)
+    return result, aligned.problems, aligned.warnings
 
 
 def scene_labels(scene: Scene, info: RasterInfo, options: SurveyOptions, key: str = "") -> LabelSet | LabelRaster:
@@ -230,7 +256,7 @@ def look(scene: Scene, options: SurveyOptions, key: str = "") -> SceneFindings:
         problems += error.problems
     facts = None if problems or info is None else SceneFacts(scene, info, bands, polygons, tuple(notes))
     located = tuple(f"{scene.where}: {line}" if scene.where else line for line in problems)
-    return SceneFindings(scene, info, facts, located, tuple(notes))
+    return SceneFindings(scene, info, bands, facts, located, tuple(notes))
 
 
 def choose_bands(
@@ -260,24 +286,6 @@ def _band_number(image: Path | str, info: RasterInfo, band: int | str) -> int:
         found = f"{info.count} bands, numbered from 1"
         raise DataError(problem(image, found, f"a band {band} (global.bands)", "correct global.bands"))
     return band
-
-
-def _disagreements(facts: Sequence[SceneFacts]) -> list[str]:
-    """Images that differ in what every sample of a store must share."""
-    problems = []
-    for name, values, remedy in (
-        ("bands", [str(len(f.bands)) for f in facts], "choose the same bands with global.bands, or leave images out"),
-        ("dtype", [f.info.dtype for f in facts], "set sample.dtype, or convert them with gdal_translate -ot"),
-    ):
-        counts = Counter(values)
-        if len(counts) < 2:
-            continue
-        usual = counts.most_common(1)[0][0]
-        odd = [f"{f.scene.image} {value}" for f, value in zip(facts, values, strict=True) if value != usual]
-        more = f" and {len(odd) - 10} more" if len(odd) > 10 else ""
-        found = f"{name} {usual} in {counts[usual]} of {len(facts)} images but {', '.join(odd[:10])}{more}"
-        problems.append(problem("images", found, f"the same {name} in all", remedy))
-    return problems
 
 
 def _split_problems(scenes: Sequence[Scene]) -> list[str]:

@@ -94,7 +94,7 @@ def test_replacing_a_scene_by_name(tmp_path: Path, scenes: list[Scene]) -> None:
     content[-1] ^= 1
     shard.write_bytes(content)
 
-    store = _update(tmp_path / "data", scenes, append=True, replace=[scenes[2].scene_id])
+    store = _update(tmp_path / "data", scenes, append=True, again=[scenes[2].scene_id])
 
     assert file_hashes(store.folder) == reference
 

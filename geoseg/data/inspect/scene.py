@@ -94,8 +94,20 @@ def inspect_scenes(
         if on_progress:
             on_progress(1)
     together = conclude(findings, options.survey)
+    reports = [_in_order(report, found.bands) for report, found in zip(reports, together.scenes, strict=True)]
     warnings = [*together.warnings, *_scales(reports)]
     return together, Inspection(tuple(reports), together.problems, tuple(warnings))
+
+
+def _in_order(report: SceneReport, bands: tuple[int, ...]) -> SceneReport:
+    """Return a report with its bands in the order common to all scenes."""
+    if not bands or report.bands == bands:
+        return report
+    pixels = report.pixels
+    if pixels is not None:
+        ranges = {found.band: found for found in pixels.ranges}
+        pixels = replace(pixels, ranges=tuple(ranges[band] for band in bands))
+    return replace(report, bands=bands, pixels=pixels)
 
 
 def with_counts(inspection: Inspection, counts: Mapping[str, SampleCount | list[str]]) -> Inspection:
@@ -128,7 +140,7 @@ def _inspect(found: SceneFindings, options: SampleOptions, key: str) -> SceneRep
     info, scene = found.info, found.scene
     report = SceneReport(scene, info, (), None, None, None, None, (), ())
     if info is not None:
-        bands = found.facts.bands if found.facts else info.image_bands
+        bands = found.bands or info.image_bands
         report = replace(report, bands=bands)
         try:
             with open_raster(info.path, bands, reading=info.reading) as raster:
