@@ -225,7 +225,9 @@ class _SoftmaxSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, slopes: Tensor) -> Tensor:
         shares = torch.softmax(logits, dim=1)
-        mean = torch.einsum("nchw,nchw->nhw", shares, slopes)[:, None]
+        mean = torch.zeros_like(shares[:, :1])
+        for number in range(shares.shape[1]):  # class by class: no further map of the logits' size
+            mean.addcmul_(shares[:, number, None], slopes[:, number, None])
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(slopes.sub_(mean).mul_(shares))
         return mean.sum()

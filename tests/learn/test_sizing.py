@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -100,3 +101,16 @@ def test_a_measured_step_moves_nothing(model, runtime) -> None:
     assert measured_step(model, WORK, runtime, 2).peak > 0
     assert all(torch.equal(a, b) for a, b in zip(before, state(model), strict=True))
     assert not model.training
+
+
+@pytest.mark.parametrize(
+    "loss", ["focal", "jaccard", "lovasz", {"cross_entropy": 1.0, "dice": 0.5, "boundary": 0.1}], ids=str
+)
+def test_the_memory_of_every_loss_is_foreseen(loss, runtime) -> None:
+    """With a network of one convolution and many classes the loss is what is measured."""
+    network = torch.nn.Conv2d(2, 16, 1)
+    hard = 0.5 if loss == "focal" else 1.0
+    work = dataclasses.replace(WORK, classes=16, loss=loss, hard_examples=hard)
+    predicted, measured = estimator(network, work)(4), measured_step(network, work, runtime, 4)
+    assert predicted.saved == pytest.approx(measured.saved, rel=0.02)
+    assert predicted.peak == pytest.approx(measured.peak, rel=0.02)
