@@ -92,8 +92,54 @@ def test_the_report_and_the_quicklook(tmp_path: Path):
     assert "unetsmall" in page
     assert Image.open(out / "north_quicklook.png").width == 16 + 3 * (320 + 16)
     names = {path.name for path in out.iterdir()}
-    quick = {"north_quicklook.png", "report.html", "config.yaml"}
-    assert names == quick | {"scores.json", "scores.csv", "confusion.csv"}
+    quick = {
+        "north_quicklook.png",
+        "report.html",
+        "config.yaml",
+        "north_difference.tif",
+        "north_difference.tif.aux.xml",
+    }
+    assert names == quick | {"scores.json", "scores.csv", "details.csv", "confusion.csv"}
+
+
+def test_boundaries_objects_and_the_difference(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    out = tmp_path / "maps/evaluation"
+    content = json.loads((out / "scores.json").read_text())
+    field = content["details"]["all scenes"]["classes"][1]
+    # The reference has one field of 29 x 20 pixels, the map one of 39 x 15: 434 of 729 pixels in common.
+    assert (field["reference_objects"], field["map_objects"], field["matched_objects"]) == (1, 1, 1)
+    assert field["matched_iou"] == pytest.approx(434 / 730)  # the pixel without a class is part of the reference
+    assert content["details"]["north"]["classes"][2]["object_recall"] == 0
+    assert content["details"]["north"]["expected_calibration_error"] is None
+    with rasterio.open(out / "north_difference.tif") as made:
+        kinds = np.bincount(made.read(1).ravel(), minlength=256)
+    # Both background; field found; field and water not found; nothing invented; water called field; unknown.
+    assert list(kinds[[0, 1, 2, 3, 4, 255]]) == [580, 434, 145 + 250, 0, 150, 41]
+    with (out / "details.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["scene"], row["class"]) for row in rows[:4]][2:] == [("all scenes", "water"), ("north", "background")]
+    assert "boundary IoU" in capsys.readouterr().out
+
+
+def test_calibration_where_there_is_confidence(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    make_raster(tmp_path / "maps/north_confidence.tif", np.full((40, 40), 0.75, np.float32))
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    out = tmp_path / "maps/evaluation"
+    content = json.loads((out / "scores.json").read_text())
+    accuracy = (580 + 434) / 1559
+    assert content["details"]["north"]["expected_calibration_error"] == pytest.approx(0.75 - accuracy)
+    assert "Calibration" in (out / "report.html").read_text()
+    with (out / "calibration.csv").open() as file:
+        assert [int(row["pixels"]) for row in csv.DictReader(file) if row["pixels"] != "0"] == [1559]
+
+
+def test_no_difference_map_if_none_is_wanted(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    assert main([str(write_project(tmp_path, "north", text="  difference_map: false\n"))]) == 0
+    assert not list((tmp_path / "maps/evaluation").glob("*difference*"))
 
 
 def test_pixels_of_all_scenes_make_one_matrix(tmp_path: Path, capsys):

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.assess.blocks import ComparedBlock, Measure, Reference, compare, count_blocks
 from geoseg.errors import DataError, problem
-from geoseg.geo.grid import Tile, tiles
-from geoseg.geo.ground import Ground
-from geoseg.geo.raster import Raster, RasterInfo, Reading, open_raster, read_info
 
-_BLOCK = 1024
-
-
-@dataclass(frozen=True)
-class Reference:
-    """What a map is compared with.
-
-    Attributes:
-        ground: What is known of the ground, in the map's CRS; its unknown pixels are not counted.
-        image: The image that was classified, whose invalid pixels are unknown; None leaves that test out.
-        bands: Its bands that count for validity.
-        reading: How its values were read.
-    """
-
-    ground: Ground
-    image: Path | str | None = None
-    bands: Sequence[int] | None = None
-    reading: Reading | None = None
+__all__ = ["Reference", "SceneConfusion", "confusion_of", "count_blocks", "whole_set"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +38,7 @@ def confusion_of(
     num_classes: int,
     name: str | None = None,
     on_progress: Callable[[int], None] | None = None,
+    measures: Sequence[Measure] = (),
 ) -> SceneConfusion:
     """Compare a class map with its reference.
 
@@ -68,29 +48,32 @@ def confusion_of(
         num_classes: Number of classes, background included.
         name: Name of the scene, by default the map's.
         on_progress: Called with the number of blocks just done.
+        measures: What else is to be worked out in the same pass.
 
     Raises:
         DataError: The map cannot be read, holds ids beyond the classes, or does not lie on its image's grid.
     """
-    matrix = np.zeros((num_classes, num_classes), dtype=np.int64)
-    unclassified, unknown = np.zeros(num_classes, dtype=np.int64), 0
-    with (
-        open_raster(map_path, [1], allow_palette=True) as class_map,
-        _validity_source(reference, class_map.info) as image,
-    ):
-        for tile in _blocks(class_map.info):
-            predicted, classified = class_map.read(tile.write)
-            label = reference.ground.read(tile.write, class_map.info)
-            known = label != reference.ground.ignore_value
-            if image is not None:
-                known &= image.read(tile.write).valid
-            counts = _count(label[known], np.where(classified, predicted[0], num_classes)[known], num_classes, map_path)
-            matrix += counts[:, :num_classes]
-            unclassified += counts[:, num_classes]
-            unknown += known.size - int(known.sum())
-            if on_progress:
-                on_progress(1)
-    return SceneConfusion(name or map_path.stem, matrix, unclassified, unknown)
+    counts = _Counting(num_classes, map_path)
+    # The counting comes first: it refuses ids that are no class.
+    compare(map_path, reference, [counts, *measures], on_progress)
+    matrix, unclassified = counts.counts[:, :num_classes], counts.counts[:, num_classes]
+    return SceneConfusion(name or map_path.stem, matrix.copy(), unclassified.copy(), counts.unknown)
+
+
+class _Counting:
+    margin = 0
+
+    def __init__(self, num_classes: int, map_path: Path) -> None:
+        self.counts = np.zeros((num_classes, num_classes + 1), dtype=np.int64)
+        self.unknown = 0
+        self._num_classes, self._map_path = num_classes, map_path
+
+    def add(self, block: ComparedBlock) -> None:
+        block = block.cropped()
+        known = block.known
+        predicted = np.where(block.classified, block.predicted, self._num_classes)[known]
+        self.counts += _count(block.label[known], predicted, self._num_classes, self._map_path)
+        self.unknown += known.size - int(known.sum())
 
 
 def whole_set(scenes: Sequence[SceneConfusion], name: str = "all scenes") -> SceneConfusion:
@@ -101,30 +84,6 @@ def whole_set(scenes: Sequence[SceneConfusion], name: str = "all scenes") -> Sce
         unclassified=np.sum([scene.unclassified for scene in scenes], axis=0),
         unknown=sum(scene.unknown for scene in scenes),
     )
-
-
-def count_blocks(map_path: str | os.PathLike[str]) -> int:
-    """Return how many blocks `confusion_of` will go through."""
-    return len(_blocks(read_info(map_path, allow_palette=True)))
-
-
-def _blocks(info: RasterInfo) -> list[Tile]:
-    return tiles(info.height, info.width, _BLOCK, 0)
-
-
-@contextlib.contextmanager
-def _validity_source(reference: Reference, class_map: RasterInfo) -> Iterator[Raster | None]:
-    if reference.image is None:
-        yield None
-        return
-    with open_raster(reference.image, reference.bands, reading=reference.reading) as image:
-        info = image.info
-        size, map_size = (info.height, info.width), (class_map.height, class_map.width)
-        if size != map_size or not info.transform.almost_equals(class_map.transform, 1e-9):
-            found = f"a map of {map_size[0]} x {map_size[1]} pixels at {tuple(class_map.transform)[:6]}"
-            expected = f"the grid of {info.path}: {size[0]} x {size[1]} at {tuple(info.transform)[:6]}"
-            raise DataError(problem(class_map.path, found, expected, "classify that image again"))
-        yield image
 
 
 def _count(

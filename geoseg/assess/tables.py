@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from geoseg.assess.confusion import SceneConfusion, whole_set
-from geoseg.learn.metrics import scores
+from geoseg.learn.metrics import frequency_weighted_iou, kappa, scores
 
 SCORE_COLUMNS = ("class", "IoU", "precision", "recall", "F1", "reference px", "map px", "unclassified px")
 NOT_PRESENT = "-"
@@ -70,6 +70,7 @@ def score_lines(scenes: Sequence[SceneConfusion], names: Sequence[str]) -> list[
         tables.append(text_table(*scene_rows(scenes, names)))
     tables.append(text_table(*confusion_rows(everything, names)))
     last = f"overall accuracy {_share(result.overall_accuracy)}, mean IoU {_share(result.mean_iou)}"
+    last += f", kappa {_share(kappa(everything.matrix))}"
     known = f"{int(everything.matrix.sum()):,} pixels compared, {everything.unknown:,} without a known class left out"
     return [*"\n\n".join(tables).splitlines(), "", f"{last}; {known}"]
 
@@ -119,6 +120,8 @@ def _plain(confusion: SceneConfusion, names: Sequence[str]) -> dict[str, Any]:
         "overall_accuracy": result["overall_accuracy"],
         "mean_iou": result["mean_iou"],
         "mean_f1": result["mean_f1"],
+        "kappa": _defined(kappa(confusion.matrix)),
+        "frequency_weighted_iou": _defined(frequency_weighted_iou(confusion.matrix)),
         "classes": [
             {
                 "id": number,
@@ -132,6 +135,10 @@ def _plain(confusion: SceneConfusion, names: Sequence[str]) -> dict[str, Any]:
         "known": int(confusion.matrix.sum() + confusion.unclassified.sum()),
         "unknown": confusion.unknown,
     }
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _share(value: float) -> str:

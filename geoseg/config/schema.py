@@ -19,7 +19,6 @@ from geoseg.config.lists import (
 )
 from geoseg.config.losses import LossValue, loss_rule, weight_rule
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
-from geoseg.config.shares import share_list
 from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.models.options import (
     MODEL_OPTIONS,
@@ -314,41 +313,6 @@ class ClassificationSection(Section):
         "auto", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
     )
     overwrite: Annotated[bool, switch()] = key(True, "Replace class maps that exist; false skips them.")
-
-
-class EvaluationSection(Section):
-    """`python -m geoseg.evaluate`: class maps against reference polygons."""
-
-    prep_csv_file: Annotated[Path, local_path("a CSV file", optional=True)] = key(
-        None, "CSV list of scenes with their reference polygons.", "`sample.prep_csv_file`"
-    )
-    split: Annotated[str, choice("trn", "val", "tst")] = key("tst", "Split of the scenes to evaluate.")
-    maps: Annotated[Path, local_path("a folder", optional=True)] = key(
-        None, "Folder of the class maps.", "`classification.output_path`"
-    )
-    output_path: Annotated[Path, local_path("a folder", optional=True)] = key(
-        None, "Folder of the tables and the report.", "`evaluation.maps`/evaluation"
-    )
-    points: Annotated[Path | None, local_path("a GeoPackage", optional=True)] = key(
-        None, "Filled-in sample points, from which areas and accuracies are estimated; like `--points`."
-    )
-    allocation: Annotated[str, choice("variance", "proportional", "equal")] = key(
-        "variance",
-        "How `--design` shares points out among the classes of the map: by area and expected variance, in proportion "
-        "to area, or equally.",
-    )
-    sample_points: Annotated[int | None, whole(1, optional=True)] = key(
-        None, "Points that `--design` draws.", "what `standard_error` asks for"
-    )
-    standard_error: Annotated[float, number(0, above=True, high=0.5)] = key(
-        0.02, "Standard error of the overall accuracy that `--design` aims at."
-    )
-    expected_accuracy: Annotated[float | tuple[float, ...], share_list()] = key(
-        0.8, "Share of a class in the map that is expected to be right: one for all classes, or a list by class id."
-    )
-    min_points: Annotated[int, whole(0)] = key(
-        50, "Points that every class of the map gets, as far as they reach; rare classes would else have too few."
-    )
 
 
 class ModelsSection(Section):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import geoseg
 from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, count_blocks, whole_set
+from geoseg.assess.details import DetailOptions, Details, detail_measures, whole_details
+from geoseg.assess.detailtables import DETAIL_COLUMNS, detail_rows, details_csv, details_plain, reliability_csv
 from geoseg.assess.pairs import MapFacts, Pair, read_reference
-from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json
+from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json, text_table
 from geoseg.cli import Invocation, progress
 from geoseg.data.classes import class_mapping
 from geoseg.errors import DataError, GeosegError, ScenesFailed
@@ -33,9 +35,10 @@ from geoseg.settings import label_rules
 class _Results:
     """What has been found out so far, scene by scene."""
 
-    scenes: list[SceneConfusion]
-    pictures: dict[str, Path]
-    failures: dict[str, tuple[str, ...]]
+    scenes: list[SceneConfusion] = field(default_factory=list)
+    details: dict[str, Details] = field(default_factory=dict)
+    pictures: dict[str, Path] = field(default_factory=dict)
+    failures: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def compare_maps(call: Invocation) -> None:
@@ -60,12 +63,15 @@ def compare_maps(call: Invocation) -> None:
 def _compare_all(
     call: Invocation, pairs: Sequence[Pair], facts: Mapping[Path, MapFacts], classes: Classes, folder: Path
 ) -> _Results:
-    results = _Results([], {}, {})
+    results = _Results()
     with progress(sum(count_blocks(pair.class_map) for pair in pairs), "comparing", "blocks") as bar:
         for name, pair in zip(unique_names(pairs), pairs, strict=True):
             try:
                 reference = _reference(call, pair, facts[pair.class_map], classes)
-                scene = confusion_of(pair.class_map, reference, len(classes), name, bar.update)
+                difference = folder / f"{name}_difference.tif" if call.config.evaluation.difference_map else None
+                with detail_measures(pair.class_map, len(classes), _options(call), difference) as more:
+                    counted = more.measures
+                    scene = confusion_of(pair.class_map, reference, len(classes), name, bar.update, counted)
                 picture = folder / f"{name}_quicklook.png"
                 draw_quicklook(picture, pair.image, pair.class_map, legend_of(classes), reference)
             except GeosegError as error:
@@ -74,8 +80,13 @@ def _compare_all(
                 )
                 continue
             results.scenes.append(scene)
+            results.details[name] = more.made()
             results.pictures[name] = picture
     return results
+
+
+def _options(call: Invocation) -> DetailOptions:
+    return DetailOptions(call.config.evaluation.boundary_width, call.config.evaluation.object_iou)
 
 
 def _reference(call: Invocation, pair: Pair, facts: MapFacts, classes: Classes) -> Reference:
@@ -104,13 +115,18 @@ def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _
         "maps": [str(pair.class_map) for pair in pairs],
         "references": [str(pair.ground.labels) for pair in pairs],
         "failed": sorted(results.failures),
+        "details": details_plain(results.details, legend.names),
     }
     files = {
         "scores.csv": scores_csv(results.scenes, legend.names),
+        "details.csv": details_csv(results.details, legend.names),
         "confusion.csv": confusion_csv(whole_set(results.scenes), legend.names),
-        "report.html": evaluation_page(results.scenes, legend, results.pictures, about),
+        "report.html": evaluation_page(results.scenes, legend, results.pictures, about, results.details),
         "scores.json": scores_json(results.scenes, legend.names, facts),
     }
+    reliability = whole_details(list(results.details.values())).reliability
+    if reliability is not None:
+        files["calibration.csv"] = reliability_csv(reliability)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         with replacing(folder / name) as file:
@@ -120,7 +136,13 @@ def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _
 
 
 def _say(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _Results, folder: Path) -> None:
-    for line in score_lines(results.scenes, legend_of(classes).names):
+    names = legend_of(classes).names
+    lines = score_lines(results.scenes, names)
+    whole = whole_details(list(results.details.values()))
+    more = [text_table(DETAIL_COLUMNS, detail_rows(whole, names)), ""]
+    if whole.reliability is not None:
+        lines.append(f"expected calibration error {whole.reliability.expected_error:.3f}")
+    for line in [*more, *lines]:
         call.log.info(line)
     call.log.info()
     for pair, name in zip(pairs, unique_names(pairs), strict=True):
@@ -128,4 +150,4 @@ def _say(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _Re
             call.log.info(f"class map  {pair.class_map}")
             call.log.info(f"quicklook  {results.pictures[name]}")
     call.log.info(f"report     {folder / 'report.html'}")
-    call.log.info(f"tables     {folder / 'scores.csv'}, confusion.csv, scores.json")
+    call.log.info(f"tables     {folder / 'scores.csv'}, details.csv, confusion.csv, scores.json")

@@ -105,6 +105,34 @@ def scores(matrix: NDArray[np.integer]) -> Scores:
     )
 
 
+def kappa(matrix: NDArray[np.integer]) -> float:
+    """Return Cohen's kappa (1960): agreement beyond what chance alone gives with the same numbers of each class.
+
+    1 is perfect, 0 is chance; NaN where nothing is known, or both sides hold one and the same class alone.
+
+    Args:
+        matrix: (C, C) counts, rows reference, columns predicted.
+    """
+    counts = np.asarray(matrix, dtype=np.float64)
+    total = counts.sum()
+    if total == 0:
+        return math.nan
+    observed = np.trace(counts) / total
+    chance = float(counts.sum(axis=1) @ counts.sum(axis=0)) / total**2
+    return math.nan if chance == 1 else float((observed - chance) / (1 - chance))
+
+
+def frequency_weighted_iou(matrix: NDArray[np.integer]) -> float:
+    """Return the mean IoU, each class weighted by its pixels in the reference; NaN where nothing is known.
+
+    Args:
+        matrix: (C, C) counts, rows reference, columns predicted.
+    """
+    result = scores(matrix)
+    there = result.reference > 0
+    return float(result.iou[there] @ result.reference[there] / result.reference.sum()) if there.any() else math.nan
+
+
 def _ratio(part: NDArray[np.integer] | np.integer, whole: NDArray[np.integer] | np.integer) -> NDArray[np.float64]:
     return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
 

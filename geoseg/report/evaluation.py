@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from geoseg.assess.confusion import SceneConfusion, whole_set
+from geoseg.assess.details import Details, whole_details
+from geoseg.assess.detailtables import DETAIL_COLUMNS, RELIABILITY_COLUMNS, detail_rows, reliability_rows
 from geoseg.assess.tables import SCORE_COLUMNS, confusion_rows, scene_rows, score_rows
-from geoseg.learn.metrics import scores
+from geoseg.learn.metrics import frequency_weighted_iou, kappa, scores
 from geoseg.report.html import figure, page, paragraph, section, table
 from geoseg.report.quicklook import Legend
 
@@ -15,7 +17,11 @@ _MOST_PICTURES = 6  # a page with more would be slow to open
 
 
 def evaluation_page(
-    scenes: Sequence[SceneConfusion], legend: Legend, pictures: Mapping[str, Path], facts: Mapping[str, str]
+    scenes: Sequence[SceneConfusion],
+    legend: Legend,
+    pictures: Mapping[str, Path],
+    facts: Mapping[str, str],
+    details: Mapping[str, Details] | None = None,
 ) -> str:
     """Return the HTML page.
 
@@ -24,13 +30,16 @@ def evaluation_page(
         legend: Names and colours of the classes.
         pictures: Quicklook by scene name.
         facts: What else to say, such as the model's name: heading and text.
+        details: What else was measured of each scene, by its name.
     """
     everything = whole_set(scenes)
     result = scores(everything.matrix)
     sections = [
         paragraph(
             f"Overall accuracy {result.overall_accuracy:.3f}, mean IoU {result.mean_iou:.3f} over the classes present, "
-            f"from {int(everything.matrix.sum()):,} pixels of {len(scenes)} scene{'s' if len(scenes) > 1 else ''}."
+            f"kappa {kappa(everything.matrix):.3f}, frequency-weighted IoU "
+            f"{frequency_weighted_iou(everything.matrix):.3f}, from {int(everything.matrix.sum()):,} pixels of "
+            f"{len(scenes)} scene{'s' if len(scenes) > 1 else ''}."
         ),
         section(
             "Scores by class",
@@ -42,9 +51,30 @@ def evaluation_page(
                 quiet=True,
             ),
         ),
+        *(_details(whole_details(list(details.values())), legend) if details else []),
         section("Confusion matrix", table(*confusion_rows(everything, legend.names), legend.colours)),
         section("Scenes", table(*scene_rows(scenes, legend.names))),
         section("Pictures", *(figure(path, name) for name, path in list(pictures.items())[:_MOST_PICTURES])),
         section("About", table(("item", "value"), list(facts.items()))),
     ]
     return page("Evaluation of class maps", sections)
+
+
+def _details(whole: Details, legend: Legend) -> list[str]:
+    words = (
+        "Boundary IoU compares pixels near the outlines of a class alone. An object is a connected area of one class; "
+        "objects of map and reference are matched one to one."
+    )
+    rows = detail_rows(whole, legend.names)
+    sections = [
+        section("Boundaries and objects", table(DETAIL_COLUMNS, rows, legend.colours), paragraph(words, quiet=True))
+    ]
+    if whole.reliability is not None:
+        said = whole.reliability
+        text = (
+            f"Expected calibration error {said.expected_error:.3f}, largest {said.largest_error:.3f}: how far the "
+            "confidence of the class in the map is from the share that is right."
+        )
+        rows = reliability_rows(said)
+        sections.append(section("Calibration", paragraph(text), table(RELIABILITY_COLUMNS, rows)))
+    return sections

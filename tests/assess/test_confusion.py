@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from conftest import TRANSFORM, UTM18, make_polygons, make_raster, pixel_box
 
-from geoseg.assess import confusion as module
+from geoseg.assess import blocks as module
 from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, count_blocks, whole_set
 from geoseg.errors import DataError
 from geoseg.geo.ground import Ground
@@ -92,7 +92,7 @@ def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     steps: list[int] = []
     whole = confusion_of(path, ref, 3, "x", steps.append)
     assert len(steps) == count_blocks(path) == 1
-    monkeypatch.setattr(module, "_BLOCK", 16)
+    monkeypatch.setattr(module, "BLOCK", 16)
     cut = confusion_of(path, ref, 3, "x", steps.append)
     assert len(steps) == 1 + count_blocks(path) == 1 + 4 * 4
     np.testing.assert_array_equal(whole.matrix, cut.matrix)

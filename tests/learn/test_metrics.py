@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from geoseg.learn.metrics import ConfusionMatrix, scores
+from geoseg.learn.metrics import ConfusionMatrix, frequency_weighted_iou, kappa, scores
 
 IGNORE = 255
 
@@ -101,3 +101,18 @@ def test_batch_size_changes_nothing(label, batch_size):
         part = slice(start, start + batch_size)
         batched.update(torch.tensor(predicted[part]), torch.tensor(label[part]))
     assert (whole.matrix() == batched.matrix()).all()
+
+
+def test_kappa_by_hand():
+    # Cohen 1960's own kind of example: 45 and 15 of 100 agree, chance agreement 0.6 * 0.7 + 0.4 * 0.3 = 0.54.
+    assert kappa(np.array([[45, 15], [25, 15]])) == pytest.approx((0.60 - 0.54) / 0.46)
+    assert kappa(np.diag([5, 9])) == 1
+    assert math.isnan(kappa(np.zeros((2, 2), int)))
+    assert math.isnan(kappa(np.array([[7, 0], [0, 0]])))
+
+
+def test_frequency_weighted_iou_by_hand():
+    matrix = np.array([[6, 2, 0], [1, 3, 0], [0, 0, 0]])
+    assert frequency_weighted_iou(matrix) == pytest.approx((8 * 6 / 9 + 4 * 3 / 6) / 12)
+    assert frequency_weighted_iou(np.array([[0, 0], [0, 4]])) == 1
+    assert math.isnan(frequency_weighted_iou(np.zeros((2, 2), int)))
