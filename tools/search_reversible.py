@@ -18,13 +18,14 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
@@ -38,7 +39,9 @@ from geoseg.memory import LiveBytes
 from geoseg.models import MODELS, build_model
 
 MIB = 2**20
+Change = Callable[[NDArray[Any], NDArray[Any], int], tuple[NDArray[Any], NDArray[Any]]]
 PRESETS = ("small", "balanced", "accurate")
+_KEPT = ("steps", "batch", "side", "lr", "bf16", "rebuild", "augment", "own_scale")
 
 
 def candidate(name: str, extra: list[str]) -> tuple[str, dict[str, Any]]:
@@ -103,12 +106,35 @@ def train(net: nn.Module, data: SampleDataset, options: argparse.Namespace, seed
     return statistics.median(seconds), statistics.fmean(losses[-20:])
 
 
-def score(net: nn.Module, store: Store, split: str, bf16: bool) -> list[float]:
+class OwnScale:
+    """Samples of one split with each band shifted and scaled to mean 0 and deviation 1 over that split.
+
+    For scenes of another sensor, whose values mean something else than those that the store's statistics are of.
+    """
+
+    def __init__(self, store: Store, split: str, then: Change | None) -> None:
+        data = SampleDataset(store, split)
+        images = torch.stack([data[item][0] for item in range(len(data))]).transpose(0, 1).flatten(1)
+        self.mean, self.std = (value.numpy()[:, None, None] for value in (images.mean(1), images.std(1)))
+        self.then = then
+
+    def __call__(self, image: NDArray[Any], label: NDArray[Any], seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        scaled = ((image - self.mean) / self.std).astype(np.float32)
+        return self.then(scaled, label, seed) if self.then else (scaled, label)
+
+
+def augmentation(store: Store, split: str, options: argparse.Namespace) -> Change | None:
+    """Return what is done to the samples of a split."""
+    chosen = build_augmentation(options.augment if split == "trn" else "none", store.info.ignore_value)
+    return OwnScale(store, split, chosen) if options.own_scale else chosen
+
+
+def score(net: nn.Module, store: Store, split: str, options: argparse.Namespace) -> list[float]:
     """Return the IoU of every class over a split's samples."""
-    data, info = SampleDataset(store, split), store.info
+    data, info = SampleDataset(store, split, augmentation(store, split, options)), store.info
     counts = ConfusionMatrix(info.num_classes, info.ignore_value)
     net.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
         for item in range(len(data)):
             image, label = data[item]
             counts.update(net(image[None]).float().max(1)[1][0], label)
@@ -120,7 +146,7 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     store = open_store(options.store)
     info = store.info
-    augment = build_augmentation("geometric", info.ignore_value)
+    augment = augmentation(store, "trn", options)
     for seed in options.seeds:
         for name in options.names:
             model, given = candidate(name, options.extra if name in PRESETS else [])
@@ -136,9 +162,9 @@ def run(options: argparse.Namespace) -> None:
                 "parameters": sum(p.numel() for p in net.parameters()),
                 "seconds": seconds,
                 "loss": loss,
-                **{split: score(net, store, split, options.bf16) for split in options.splits},
+                **{split: score(net, store, split, options) for split in options.splits},
                 **count_memory(model, given, len(info.bands), info.num_classes),
-                **{key: getattr(options, key) for key in ("steps", "batch", "side", "lr", "bf16", "rebuild")},
+                **{key: getattr(options, key) for key in _KEPT},
             }
             print(json.dumps(result), flush=True)
             with options.results.open("a") as file:
@@ -218,6 +244,8 @@ def main() -> None:
         search.add_argument(f"--{key}", type=int, default=default)
     search.add_argument("--lr", type=float, default=2e-3)
     search.add_argument("--bf16", action=argparse.BooleanOptionalAction, default=True)
+    search.add_argument("--augment", default="geometric")
+    search.add_argument("--own-scale", action="store_true", help="scale each split's bands by its own statistics")
     search.add_argument("--rebuild", action="store_true", help="train the memory-saving network, to time it")
     search.set_defaults(action=run)
     show = commands.add_parser("table")
