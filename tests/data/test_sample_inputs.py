@@ -231,3 +231,17 @@ def test_one_image_by_two_names_in_two_splits_is_a_leak(tmp_path: Path) -> None:
     options = make_options(mapping=class_mapping(CLASSES[:2]), rules=LabelRules())
     with pytest.raises(DataError, match="in another row, in trn"):
         survey([replace(made, attribute=None), other], options.survey)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_greatest_numbers_have_finite_statistics(tmp_path: Path, dtype: str) -> None:
+    """A float64 pixel of 1e300 holds no data; 3e38 and -3e38 are the greatest and least that count."""
+    array = np.full((SIZE, SIZE), 3e38, dtype)
+    array[: SIZE // 2] = -3e38
+    if dtype == "float64":
+        array[0, :2] = 1e300, -1e300
+    store = make_store(tmp_path, [scene(tmp_path, raster(tmp_path, "a.tif", array))])
+    (found,) = store.info.statistics
+    assert found["count"] == SIZE * SIZE - (2 if dtype == "float64" else 0)
+    assert (found["min"], found["max"]) == (float(np.array(-3e38, dtype)), float(np.array(3e38, dtype)))
+    assert found["std"] == pytest.approx(3e38, rel=0.01)

@@ -16,7 +16,7 @@ from rasterio.enums import ColorInterp
 
 from geoseg.errors import DataError
 from geoseg.geo.grid import Window, sample_windows
-from geoseg.geo.raster import open_raster, read_info, read_tags
+from geoseg.geo.raster import Reading, open_raster, read_info, read_tags
 
 RGBA = [ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha]
 
@@ -322,3 +322,17 @@ def test_a_really_damaged_file_is_named():
     path = shared_data("odd", "corrupt_blocks.tif")
     with pytest.raises(DataError, match=r"corrupt_blocks\.tif: found damaged data in rows 0-1023"):
         read_all(path)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 3.5e38, -np.finfo(np.float64).max])
+def test_numbers_beyond_float32_are_invalid_like_infinity(tmp_path, value):
+    array = np.full((1, 4, 5), 3.4e38)
+    array[0, 1, 2] = value
+    path = make_raster(tmp_path / "a.tif", array)
+    for reading in (Reading(), Reading(dtype="float32")):
+        image, valid = read_all(path, reading=reading)
+        expected = np.ones((4, 5), bool)
+        expected[1, 2] = False
+        np.testing.assert_array_equal(valid, expected)
+        assert image[0, 1, 2] == 0
+        assert (image[0][valid] == image.dtype.type(3.4e38)).all()

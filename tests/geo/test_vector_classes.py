@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import unicodedata
 
 import numpy as np
 import pytest
@@ -135,3 +136,15 @@ def test_impossible_mappings_are_refused(options, text):
 
 def test_the_most_classes():
     assert ids_of(range(255), num_classes=255).ids.tolist() == list(range(255))
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_match_however_they_are_written(form):
+    """Forêt as five characters or as six (a letter and its circumflex), on either side and to be ignored."""
+    composed, apart = unicodedata.normalize("NFC", "Forêt"), unicodedata.normalize("NFD", "Forêt")
+    assert (len(composed), len(apart)) == (5, 6)
+    said = unicodedata.normalize(form, "Forêt")
+    mapping = ClassMapping(num_classes=2, by_value={said: 1})
+    assert class_ids([composed, apart], mapping, "labels").ids.tolist() == [1, 1]
+    ignoring = ClassMapping(num_classes=2, by_value={"x": 1}, ignore_values=frozenset([said]))
+    assert class_ids([composed, apart], ignoring, "labels").ids.tolist() == [255, 255]

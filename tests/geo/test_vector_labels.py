@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import geopandas
 import numpy as np
 import pyogrio
@@ -317,3 +319,15 @@ def test_text_of_unknown_encoding_is_named(tmp_path):
     path.with_suffix(".cpg").unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"\.cpg"):
         read_labels(path, "cls", UTM18, ClassMapping(2, {"Grün": 1}))
+
+
+@pytest.mark.parametrize("suffix", [".gpkg", ".parquet"])
+@pytest.mark.parametrize(("written", "asked"), [("NFD", "NFC"), ("NFC", "NFD")])
+def test_names_of_attributes_match_however_their_accents_are_written(tmp_path, suffix, written, asked):
+    written, asked = (unicodedata.normalize(form, "Fläche") for form in (written, asked))
+    assert written != asked
+    frame = geopandas.GeoDataFrame({written: [1]}, geometry=[pixel_box(2, 3, 4, 5)], crs=UTM18)
+    path = tmp_path / f"labels{suffix}"
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_file(path)
+    labels = read_labels(path, asked, UTM18, ClassMapping(num_classes=2))
+    assert (burnt(labels) == 1).sum() == 20

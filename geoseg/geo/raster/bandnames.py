@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 
@@ -35,4 +36,4 @@ def contradicting(first: Sequence[str | None], other: Sequence[str | None]) -> l
 
 def plain_name(name: str | None) -> str:
     """Return a name as it is compared; empty for none."""
-    return (name or "").strip().casefold()
+    return unicodedata.normalize("NFC", name or "").strip().casefold()

@@ -28,8 +28,8 @@ class Pixels(NamedTuple):
     Attributes:
         image: (bands, height, width) in the file's dtype, native byte order; 0 outside the raster and where a value
             was NaN or infinite, otherwise the values of the file.
-        valid: (height, width) bool; False where any band is nodata, NaN or infinite, where the alpha or mask band is
-            0, and outside the raster.
+        valid: (height, width) bool; False where any band is nodata, NaN, infinite or beyond the range of float32,
+            where the alpha or mask band is 0, and outside the raster.
     """
 
     image: NDArray[Any]
@@ -228,7 +228,7 @@ def _native(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _valid_values(bands: NDArray[Any] | list[NDArray[Any]], nodata_values: Sequence[float | None]) -> NDArray[np.bool_]:
-    """Return where no band is nodata, NaN or infinite, and set what is not finite to 0 in place."""
+    """Return where no band is nodata, NaN or infinite as float32, and set what is not finite to 0 in place."""
     valid = np.ones(bands[0].shape, bool)
     for band, nodata in zip(bands, nodata_values, strict=True):
         marker = _as_dtype(nodata, band.dtype)
@@ -240,9 +240,10 @@ def _valid_values(bands: NDArray[Any] | list[NDArray[Any]], nodata_values: Seque
 
 
 def _drop_infinite(image: NDArray[Any], valid: NDArray[np.bool_]) -> None:
-    """Set what is not finite to 0 and mark it as not valid, in place."""
+    """Set what is not finite as float32 to 0 and mark it as not valid, in place."""
     for band in image:
-        finite = np.isfinite(band)
+        # A network computes in float32, and the squares of such numbers are infinite in float64 too.
+        finite = np.isfinite(band) if band.itemsize <= 4 else np.abs(band) <= np.finfo(np.float32).max
         if not finite.all():
             valid &= finite
             band[~finite] = 0

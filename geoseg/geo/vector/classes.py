@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -25,7 +26,8 @@ Value = int | str
 class ClassMapping:
     """Which class an attribute value stands for.
 
-    Text and number are one: 1, 1.0, "1" and " 1 " are the same value.
+    Text and number are one: 1, 1.0, "1" and " 1 " are the same value. An accented letter is the same whether it is
+    written as one character or as a letter and its accent.
 
     Attributes:
         num_classes: Classes, background included: ids are 0..num_classes-1.
@@ -108,9 +110,9 @@ def class_ids(values: Sequence[Any] | pd.Series, mapping: ClassMapping, where: s
 
 
 def _key(value: Any, where: str) -> Value:
-    """Return a whole number where the value is one (also as text), else stripped text."""
+    """Return a whole number where the value is one (also as text), else stripped text in composed characters (NFC)."""
     if isinstance(value, str):
-        text = value.strip()
+        text = unicodedata.normalize("NFC", value).strip()
         return int(text.split(".")[0]) if _WHOLE.fullmatch(text) else text
     if isinstance(value, bool | np.bool_ | int | np.integer):
         return int(value)

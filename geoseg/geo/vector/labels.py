@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,14 +129,14 @@ def _read(name: str, wanted: Sequence[str | None], layer: str | None) -> tuple[g
         found = f"an unreadable vector file ({error})"
         raise DataError(problem(name, found, "GeoPackage, GeoJSON, Shapefile or the like", "check the file")) from error
     for column in wanted:
-        if column is not None and column not in frame.columns:
+        if column is not None and _as_written(column, frame.columns) not in frame.columns:
             frame[column] = None
     return frame, layer
 
 
 def _column(frame: geopandas.GeoDataFrame, column: str, where: str) -> NDArray[Any]:
     try:
-        return frame[column].to_numpy(object)
+        return frame[_as_written(column, frame.columns)].to_numpy(object)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         # A shapefile without a .cpg file does not say how its text is encoded.
         found = f"text in {column} that is not UTF-8 ({error})"
@@ -164,6 +165,7 @@ def _layer(name: str, layer: str | None) -> str:
     layers = pyogrio.list_layers(name)
     every = [str(row[0]) for row in layers]
     if layer is not None:
+        layer = _as_written(layer, every)
         if layer not in every:
             raise DataError(problem(name, f"no layer {layer!r}", f"one of {', '.join(every)}", "correct the layer"))
         return layer
@@ -179,7 +181,7 @@ def _layer(name: str, layer: str | None) -> str:
 
 
 def _columns(where: str, wanted: Sequence[str | None], fields: list[str], features: int) -> list[str]:
-    columns = list(dict.fromkeys(column for column in wanted if column is not None))
+    columns = list(dict.fromkeys(_as_written(column, fields) for column in wanted if column is not None))
     missing = [column for column in columns if column not in fields]
     if features == 0:
         # GeoJSON has no fields where it has no features.
@@ -190,6 +192,14 @@ def _columns(where: str, wanted: Sequence[str | None], fields: list[str], featur
     near = [f for f in fields if f.lower() == name.lower()] or difflib.get_close_matches(name, fields, n=1)
     hint = f"did you mean {near[0]!r}?" if near else "choose one of these"
     raise DataError(problem(where, f"no attribute {name!r}", f"one of {', '.join(fields) or 'none'}", hint))
+
+
+def _as_written(name: str, names: Iterable[str]) -> str:
+    """Return a name as a file writes it: accents may be composed in one and not in the other."""
+    known = list(names)
+    composed = [unicodedata.normalize("NFC", one) for one in known]
+    sought = unicodedata.normalize("NFC", name)
+    return name if name in known or sought not in composed else known[composed.index(sought)]
 
 
 def _usable(features: _Features, where: str, widens: bool, turn: Turn | None) -> tuple[_Features, dict[str, int]]:
