@@ -59,6 +59,10 @@ class Scores:
         overall_accuracy: Share of known pixels that are right; NaN if none is known.
         mean_iou: Mean over the classes present in the reference or the prediction.
         mean_f1: The same of F1.
+        mean_precision: The same of precision; a class that was never predicted counts as 0, as it does in F1.
+        mean_recall: The same of recall; a class that was only predicted counts as 0.
+        fw_iou: Mean of the IoU weighted by the frequency of the classes in the reference (Long et al. 2015).
+        kappa: Cohen's kappa: agreement beyond that of chance; NaN where chance would agree everywhere.
     """
 
     reference: NDArray[np.int64]
@@ -70,6 +74,10 @@ class Scores:
     overall_accuracy: float
     mean_iou: float
     mean_f1: float
+    mean_precision: float
+    mean_recall: float
+    fw_iou: float
+    kappa: float
 
     @property
     def present(self) -> NDArray[np.bool_]:
@@ -92,16 +100,22 @@ def scores(matrix: NDArray[np.integer]) -> Scores:
     reference, predicted = counts.sum(axis=1), counts.sum(axis=0)
     iou = _ratio(right, reference + predicted - right)
     f1 = _ratio(2 * right, reference + predicted)
+    precision, recall = _ratio(right, predicted), _ratio(right, reference)
+    present = reference + predicted > 0
     return Scores(
         reference=reference,
         predicted=predicted,
         iou=iou,
-        precision=_ratio(right, predicted),
-        recall=_ratio(right, reference),
+        precision=precision,
+        recall=recall,
         f1=f1,
         overall_accuracy=float(_ratio(right.sum(), counts.sum())),
         mean_iou=_mean(iou),
         mean_f1=_mean(f1),
+        mean_precision=_mean(np.nan_to_num(precision)[present]),
+        mean_recall=_mean(np.nan_to_num(recall)[present]),
+        fw_iou=_ratio_of_sums(np.nan_to_num(iou) * reference, reference),
+        kappa=kappa(counts),
     )
 
 
@@ -128,13 +142,15 @@ def frequency_weighted_iou(matrix: NDArray[np.integer]) -> float:
     Args:
         matrix: (C, C) counts, rows reference, columns predicted.
     """
-    result = scores(matrix)
-    there = result.reference > 0
-    return float(result.iou[there] @ result.reference[there] / result.reference.sum()) if there.any() else math.nan
+    return scores(matrix).fw_iou
 
 
 def _ratio(part: NDArray[np.integer] | np.integer, whole: NDArray[np.integer] | np.integer) -> NDArray[np.float64]:
     return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
+
+
+def _ratio_of_sums(part: NDArray[np.float64], whole: NDArray[np.integer]) -> float:
+    return float(part.sum() / whole.sum()) if whole.sum() else math.nan
 
 
 def _mean(values: NDArray[np.float64]) -> float:
