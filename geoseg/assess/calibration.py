@@ -67,24 +67,33 @@ class Calibration:
 
     def __init__(self, raster: Raster, bins: int = BINS) -> None:
         self._raster, self._bins = raster, bins
-        self._pixels, self._right = np.zeros((2, bins), np.int64)
-        self._confidence = np.zeros(bins)
+        self._sum = reliability_of(np.zeros(0), np.zeros(0, bool), bins)
 
     def add(self, block: ComparedBlock) -> None:
         """Take a block into account."""
         block = block.cropped()
         pixels = self._raster.read(block.window)
         used = block.known & block.classified & pixels.valid
-        confidence = np.clip(pixels.image.max(axis=0)[used].astype(np.float64), 0, 1)
-        right = (block.label == block.predicted)[used]
-        bins = np.minimum((confidence * self._bins).astype(np.int64), self._bins - 1)
-        self._pixels += np.bincount(bins, minlength=self._bins)
-        self._right += np.bincount(bins[right], minlength=self._bins)
-        self._confidence += np.bincount(bins, weights=confidence, minlength=self._bins)
+        confidence, right = pixels.image.max(axis=0)[used], (block.label == block.predicted)[used]
+        self._sum = whole_reliability([self._sum, reliability_of(confidence, right, self._bins)])
 
     def reliability(self) -> Reliability:
         """Return the counts."""
-        return Reliability(self._pixels.copy(), self._right.copy(), self._confidence.copy())
+        return self._sum
+
+
+def reliability_of(confidence: NDArray[np.floating], right: NDArray[np.bool_], bins: int = BINS) -> Reliability:
+    """Count pixels by confidence.
+
+    Args:
+        confidence: (n,) of each pixel's class, 0..1.
+        right: (n,) whether the class is the true one.
+        bins: Number of bins.
+    """
+    values = np.clip(confidence.astype(np.float64), 0, 1)
+    place = np.minimum((values * bins).astype(np.int64), bins - 1)
+    pixels, rights = (np.bincount(chosen, minlength=bins) for chosen in (place, place[right]))
+    return Reliability(pixels, rights, np.bincount(place, weights=values, minlength=bins))
 
 
 def whole_reliability(parts: Sequence[Reliability]) -> Reliability:

@@ -7,6 +7,7 @@ can be taken up again at any epoch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,13 +82,20 @@ class SampleDataset(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.indices)
 
+    def scene_of(self, item: int) -> str:
+        """Return the id of the scene that an item was cut from."""
+        return self._scenes[self._scene[int(self.indices[item])]]
+
+    def stored(self, item: int) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.bool_] | None]:
+        """Return image (in the source's data type) and label of an item as they are stored, and what is valid."""
+        row, scene = int(self.indices[item]), self.scene_of(item)
+        position, valid = self._position[row], self.store.valid(scene, int(self._valid_position[row]))
+        return self.store.images(scene)[position], self.store.labels(scene)[position], valid
+
     def read(self, item: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return image and label of an item as arrays, normalised, not augmented."""
-        row = int(self.indices[item])
-        scene, position = self._scenes[self._scene[row]], self._position[row]
-        valid = self.store.valid(scene, int(self._valid_position[row]))
-        image = self.normalisation.apply(self.store.images(scene)[position], valid)
-        return image, np.array(self.store.labels(scene)[position])
+        image, label, valid = self.stored(item)
+        return self.normalisation.apply(image, valid), np.array(label)
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
         image, label = self.read(item)

@@ -16,7 +16,7 @@ _PER_SPLIT = 6
 _CELL = 192  # side of a shown sample, pixels of the sheet
 _GAP = 6
 _TEXT = 16
-_UNKNOWN = (60, 60, 60)
+UNKNOWN = (60, 60, 60)
 _PAPER = (255, 255, 255)
 
 
@@ -64,9 +64,17 @@ def stretched(
     return picture
 
 
+def shown_bands(band_names: Sequence[str | None]) -> list[int]:
+    """Return the places of the bands to show: those named red, green and blue, else the first three, else one."""
+    names = [str(name).strip().lower() for name in band_names]
+    if {"red", "green", "blue"} <= set(names):
+        return [names.index(name) for name in ("red", "green", "blue")]
+    return [0, 1, 2] if len(names) >= 3 else [0]
+
+
 def coloured(label: NDArray[np.uint8], classes: Sequence[Mapping[str, Any]]) -> NDArray[np.uint8]:
     """Return (H, W, 3) uint8: a label in the colours of its classes, unknown pixels dark grey."""
-    table = np.full((256, 3), _UNKNOWN, np.uint8)
+    table = np.full((256, 3), UNKNOWN, np.uint8)
     for entry in classes:
         table[int(entry["id"])] = _rgb(entry["colour"])
     return table[label]
@@ -92,7 +100,7 @@ def _chosen(store: Store, split: str) -> list[tuple[NDArray[np.uint8], NDArray[n
 
 def _draw_legend(draw: ImageDraw.ImageDraw, classes: Sequence[Mapping[str, Any]]) -> None:
     left = _GAP
-    for text, colour in [*((c["name"], _rgb(c["colour"])) for c in classes[:12]), ("unknown", _UNKNOWN)]:
+    for text, colour in [*((c["name"], _rgb(c["colour"])) for c in classes[:12]), ("unknown", UNKNOWN)]:
         draw.rectangle((left, _GAP, left + _TEXT - 4, _GAP + _TEXT - 4), fill=colour, outline=(0, 0, 0))
         draw.text((left + _TEXT, _GAP), str(text), fill=(0, 0, 0))
         left += _TEXT + 3 * _GAP + int(draw.textlength(str(text)))

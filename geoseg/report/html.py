@@ -1,4 +1,4 @@
-"""Small HTML pages that hold everything they show: no scripts, no fonts, no links to other files."""
+"""Small HTML pages that hold everything they show: no fonts, no links to other files, no scripts unless given."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ ul.warnings li { border-left: 4px solid #e69f00; background: #fdf6e7; padding: .
 """
 
 
-def page(title: str, sections: Sequence[str]) -> str:
+def page(title: str, sections: Sequence[str], style: str = "", script: str = "") -> str:
     """Return a whole HTML page.
 
     Args:
         title: Plain text.
         sections: Pieces of HTML, made by the functions below.
+        style: Further CSS.
+        script: JavaScript that runs when the page is there.
     """
     body = "\n".join(sections)
+    end = f"<script>\n{script}</script>\n" if script else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
-        f"{body}\n</body>\n</html>\n"
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        f"{body}\n{end}</body>\n</html>\n"
     )
 
 
@@ -51,6 +54,11 @@ def section(title: str, *pieces: str) -> str:
 def paragraph(text: str, quiet: bool = False) -> str:
     """Return a paragraph of plain text."""
     return f'<p class="quiet">{escape(text)}</p>' if quiet else f"<p>{escape(text)}</p>"
+
+
+def preformatted(text: str) -> str:
+    """Return text with its line breaks and spaces."""
+    return f'<div class="wide"><pre>{escape(text)}</pre></div>'
 
 
 def table(

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from geoseg.data.preview import coloured, stretched
+from geoseg.data.preview import coloured, shown_bands, stretched
 from geoseg.data.store import SPLITS, Store, StoreInfo
 from geoseg.report.charts import class_balance, histogram, valid_fractions
 from geoseg.report.footprints import SPLIT_COLOURS, Footprints, in_pixels, maps
@@ -158,7 +158,7 @@ def _pictures(store: Store, split: str) -> list[tuple[NDArray[np.uint8], NDArray
     columns = [f"class_{index}" for index in range(1, store.info.num_classes)]
     with_class = rows[rows[columns].sum(axis=1) > 0]
     rows = with_class if len(with_class) else rows
-    count, bands = min(_SHOWN, len(rows)), _shown_bands(store)
+    count, bands = min(_SHOWN, len(rows)), shown_bands(store.info.band_names)
     pictures = []
     for index in ((2 * i + 1) * len(rows) // (2 * count) for i in range(count)):
         chosen = rows.iloc[index]
@@ -168,14 +168,6 @@ def _pictures(store: Store, split: str) -> list[tuple[NDArray[np.uint8], NDArray
         shown = stretched(image[bands], [store.info.statistics[band] for band in bands], valid)
         pictures.append((shown, _overlaid(shown, label, store)))
     return pictures
-
-
-def _shown_bands(store: Store) -> list[int]:
-    """Return the places of the bands to show: those named red, green and blue, else the first three, else one."""
-    names = [str(name).strip().lower() for name in store.info.band_names]
-    if {"red", "green", "blue"} <= set(names):
-        return [names.index(name) for name in ("red", "green", "blue")]
-    return [0, 1, 2] if len(names) >= 3 else [0]
 
 
 def _overlaid(shown: NDArray[np.uint8], label: NDArray[np.uint8], store: Store) -> NDArray[np.uint8]:

@@ -1,0 +1,60 @@
+"""Pictures of samples as a model sees them: image, label, prediction and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from geoseg.data.dataset import SampleDataset
+from geoseg.data.preview import UNKNOWN, coloured, shown_bands, stretched
+
+RIGHT, WRONG = (236, 240, 243), (214, 0, 140)
+GAP = 4  # white pixels between the pictures
+
+
+def sample_picture(
+    dataset: SampleDataset, item: int, predicted: NDArray[np.integer], side: int, across: bool = False
+) -> NDArray[np.uint8]:
+    """Return (H, W, 3) uint8: image, label, prediction and errors of a sample, one below the other or side by side.
+
+    Args:
+        dataset: Where the sample is.
+        item: Its number there.
+        predicted: (size, size) class ids.
+        side: Of each picture, pixels.
+        across: Whether they are side by side.
+    """
+    info = dataset.store.info
+    image, label, valid = dataset.stored(item)
+    bands = shown_bands(info.band_names)
+    pictures = [
+        stretched(image[bands], [_stretch(info.statistics[band]) for band in bands], valid),
+        coloured(label, info.classes),
+        coloured(predicted.astype(np.uint8), info.classes),
+        errors(label, predicted, info.ignore_value),
+    ]
+    sized = [_resized(picture, side, smooth=place == 0) for place, picture in enumerate(pictures)]
+    axis = 1 if across else 0
+    gap = np.full((side, GAP, 3) if across else (GAP, side, 3), 255, np.uint8)
+    parts = [part for picture in sized for part in (picture, gap)][:-1]
+    return np.concatenate(parts, axis=axis)
+
+
+def errors(label: NDArray[np.integer], predicted: NDArray[np.integer], ignore_value: int) -> NDArray[np.uint8]:
+    """Return (H, W, 3) uint8: what is right pale, what is wrong magenta, what is unknown dark."""
+    picture = np.where((label == predicted)[..., None], np.uint8(RIGHT), np.uint8(WRONG))
+    return np.where((label == ignore_value)[..., None], np.uint8(UNKNOWN), picture)
+
+
+def _stretch(statistics: Mapping[str, float]) -> Mapping[str, float]:
+    """Return a band's statistics with percentiles to stretch by; about those of a bell if it has none."""
+    mean, std = statistics["mean"], statistics["std"]
+    return {"p2": mean - 2 * std, "p98": mean + 2 * std, **statistics}
+
+
+def _resized(picture: NDArray[np.uint8], side: int, smooth: bool) -> NDArray[np.uint8]:
+    how = Image.Resampling.BILINEAR if smooth and picture.shape[0] > side else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(picture).resize((side, side), how))
