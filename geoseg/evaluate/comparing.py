@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import geoseg
 from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, count_blocks, whole_set
 from geoseg.assess.details import DetailOptions, Details, detail_measures, whole_details
 from geoseg.assess.detailtables import DETAIL_COLUMNS, detail_rows, details_csv, details_plain, reliability_csv
+from geoseg.assess.difference import COLOURS, KINDS
 from geoseg.assess.pairs import MapFacts, Pair, read_reference
 from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json, text_table
 from geoseg.cli import Invocation, progress
@@ -26,8 +28,10 @@ from geoseg.evaluate.pairing import (
 )
 from geoseg.geo.raster import read_tags
 from geoseg.learn.files import replacing
-from geoseg.report.evaluation import evaluation_page
-from geoseg.report.quicklook import draw_quicklook
+from geoseg.report.evaluation import MOST_PICTURES, evaluation_page
+from geoseg.report.quicklook import Legend, draw_quicklook
+from geoseg.report.scenemap import UNKNOWN_COLOUR, scene_layers
+from geoseg.report.slippy import MapScene, slippy_map
 from geoseg.settings import label_rules
 
 
@@ -39,6 +43,7 @@ class _Results:
     details: dict[str, Details] = field(default_factory=dict)
     pictures: dict[str, Path] = field(default_factory=dict)
     failures: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mapped: list[Callable[[], MapScene]] = field(default_factory=list)
 
 
 def compare_maps(call: Invocation) -> None:
@@ -82,7 +87,17 @@ def _compare_all(
             results.scenes.append(scene)
             results.details[name] = more.made()
             results.pictures[name] = picture
+            if len(results.mapped) < MOST_PICTURES:
+                layers = (name, pair.class_map, legend_of(classes), reference, difference)
+                results.mapped.append(functools.partial(scene_layers, *layers))
     return results
+
+
+def _map(call: Invocation, results: _Results, legend: Legend) -> tuple[str, str]:
+    entries = [*zip(legend.names[1:], legend.colours[1:], strict=True), ("unknown", UNKNOWN_COLOUR)]
+    if call.config.evaluation.difference_map:
+        entries += [(f"difference: {kind}", colour) for kind, colour in zip(KINDS[1:], COLOURS[1:], strict=True)]
+    return slippy_map((load() for load in results.mapped), len(results.mapped), entries)
 
 
 def _options(call: Invocation) -> DetailOptions:
@@ -117,11 +132,12 @@ def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _
         "failed": sorted(results.failures),
         "details": details_plain(results.details, legend.names),
     }
+    slippy = _map(call, results, legend)
     files = {
         "scores.csv": scores_csv(results.scenes, legend.names),
         "details.csv": details_csv(results.details, legend.names),
         "confusion.csv": confusion_csv(whole_set(results.scenes), legend.names),
-        "report.html": evaluation_page(results.scenes, legend, results.pictures, about, results.details),
+        "report.html": evaluation_page(results.scenes, legend, results.pictures, about, results.details, slippy),
         "scores.json": scores_json(results.scenes, legend.names, facts),
     }
     reliability = whole_details(list(results.details.values())).reliability

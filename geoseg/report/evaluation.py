@@ -12,8 +12,9 @@ from geoseg.assess.tables import SCORE_COLUMNS, confusion_rows, scene_rows, scor
 from geoseg.learn.metrics import frequency_weighted_iou, kappa, scores
 from geoseg.report.html import figure, page, paragraph, section, table
 from geoseg.report.quicklook import Legend
+from geoseg.report.slippy import STYLE
 
-_MOST_PICTURES = 6  # a page with more would be slow to open
+MOST_PICTURES = 6  # a page with more would be slow to open
 
 
 def evaluation_page(
@@ -22,6 +23,7 @@ def evaluation_page(
     pictures: Mapping[str, Path],
     facts: Mapping[str, str],
     details: Mapping[str, Details] | None = None,
+    slippy: tuple[str, str] = ("", ""),
 ) -> str:
     """Return the HTML page.
 
@@ -31,6 +33,7 @@ def evaluation_page(
         pictures: Quicklook by scene name.
         facts: What else to say, such as the model's name: heading and text.
         details: What else was measured of each scene, by its name.
+        slippy: What `slippy_map` returned: a piece of HTML and a script.
     """
     everything = whole_set(scenes)
     result = scores(everything.matrix)
@@ -41,6 +44,7 @@ def evaluation_page(
             f"{frequency_weighted_iou(everything.matrix):.3f}, from {int(everything.matrix.sum()):,} pixels of "
             f"{len(scenes)} scene{'s' if len(scenes) > 1 else ''}."
         ),
+        *([section("Map", slippy[0])] if slippy[0] else []),
         section(
             "Scores by class",
             table(SCORE_COLUMNS, score_rows(everything, legend.names), legend.colours, strong_last=True),
@@ -54,10 +58,10 @@ def evaluation_page(
         *(_details(whole_details(list(details.values())), legend) if details else []),
         section("Confusion matrix", table(*confusion_rows(everything, legend.names), legend.colours)),
         section("Scenes", table(*scene_rows(scenes, legend.names))),
-        section("Pictures", *(figure(path, name) for name, path in list(pictures.items())[:_MOST_PICTURES])),
+        section("Pictures", *(figure(path, name) for name, path in list(pictures.items())[:MOST_PICTURES])),
         section("About", table(("item", "value"), list(facts.items()))),
     ]
-    return page("Evaluation of class maps", sections)
+    return page("Evaluation of class maps", sections, STYLE, slippy[1])
 
 
 def _details(whole: Details, legend: Legend) -> list[str]:

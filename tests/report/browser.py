@@ -44,11 +44,13 @@ class Seen:
         found: Of the page: pictures, broken, drawings, empty, headings, sticksOut, requests.
         console: Lines that the page wrote to the console.
         picture: (H, W, 3) screenshot.
+        dom: The page's text after its scripts have run.
     """
 
     found: dict[str, Any]
     console: list[str]
     picture: NDArray[np.uint8]
+    dom: str = ""
 
 
 def look_at(page: Path, folder: Path, width: int = 1200) -> Seen:
@@ -71,7 +73,7 @@ def look_at(page: Path, folder: Path, width: int = 1200) -> Seen:
     answer = re.search(r'data-found="([^"]*)"', dom.stdout)
     assert answer is not None, dom.stderr[-2000:]
     console = [line for line in seen.stderr.splitlines() if ":CONSOLE" in line]
-    return Seen(json.loads(unescape(answer[1])), console, np.asarray(Image.open(shot).convert("RGB")))
+    return Seen(json.loads(unescape(answer[1])), console, np.asarray(Image.open(shot).convert("RGB")), dom.stdout)
 
 
 def _run(words: list[str], page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
