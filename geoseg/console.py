@@ -18,19 +18,24 @@ class Log:
 
     def __init__(self) -> None:
         self._warnings: Counter[str] = Counter()
+        self.silent = False
 
     @property
     def warnings(self) -> int:
         """How many warnings there were, repeated ones included."""
         return self._warnings.total()
 
+    def silence(self) -> None:
+        """Print nothing from now on: another process of the same run speaks for this one."""
+        self.silent = True
+
     def info(self, text: str = "") -> None:
         """Print a line of the result on stdout."""
-        _write(text, sys.stdout)
+        self._print(text, sys.stdout)
 
     def note(self, text: str) -> None:
         """Print a line about the course of the work on stderr."""
-        _write(text, sys.stderr)
+        self._print(text, sys.stderr)
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr, if the same text was not printed before, and count it."""
@@ -38,9 +43,9 @@ class Log:
         if self._warnings[text] > 1:
             return
         if len(self._warnings) <= SHOWN_WARNINGS:
-            _write(f"warning: {text}", sys.stderr)
+            self._print(f"warning: {text}", sys.stderr)
         elif len(self._warnings) == SHOWN_WARNINGS + 1:
-            _write("warning: more warnings are counted, not shown", sys.stderr)
+            self._print("warning: more warnings are counted, not shown", sys.stderr)
 
     def finish(self, seconds: float) -> None:
         """Print the last line: how long it took, and how many warnings there were."""
@@ -49,7 +54,11 @@ class Log:
             line += f", {self.warnings} warning{'s' if self.warnings > 1 else ''}"
             repeated = self.warnings - len(self._warnings)
             line += f" ({repeated} repeated)" if repeated else ""
-        _write(line, sys.stderr)
+        self._print(line, sys.stderr)
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        if not self.silent:
+            _write(text, stream)
 
 
 class Progress:
@@ -62,7 +71,8 @@ class Progress:
         self._text = ""
         self._started = time.monotonic()
         self._bar: Any = None
-        if sys.stderr.isatty():
+        self._silent = _current.silent
+        if sys.stderr.isatty() and not self._silent:
             from tqdm import tqdm
 
             self._bar = tqdm(total=total, desc=description, unit=f" {unit}", dynamic_ncols=True, file=sys.stderr)
@@ -83,7 +93,7 @@ class Progress:
         """Take the bar off; say how much was done where there was no bar."""
         if self._bar is not None:
             self._bar.close()
-        elif finished:
+        elif finished and not self._silent:
             seconds = time.monotonic() - self._started
             ending = f" ({self._text})" if self._text else ""
             _write(f"{self._description}: {self.done} {self._unit} in {seconds:.1f} s{ending}", sys.stderr)

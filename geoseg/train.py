@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,34 +42,44 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _train(invocation: Invocation) -> None:
     from geoseg.learn.checkpoint import MEMORY, start_folder
-    from geoseg.learn.engine import Hooks, train
+    from geoseg.learn.engine import train
+    from geoseg.learn.job import Hooks
+    from geoseg.learn.outofmemory import explained
     from geoseg.learn.sizing import add_epoch, describe, write_record
+    from geoseg.learn.stopping import stop_requests
 
     config, log = invocation.config, invocation.log
     folder = config.training.output_path / str(config.training.run_name)
     saved = _find_start(config, folder, invocation)
     job = _make_job(config, folder, saved, log)
-    if saved is None:
-        start_folder(folder)
-    _resolved(config, job).save(folder / "config.yaml")
-    memory = _record_memory(config, job)
+    first = job.runtime.fabric.is_global_zero
+    if first:
+        if saved is None:
+            start_folder(folder)
+        _resolved(config, job).save(folder / "config.yaml")
+    with explained(lambda: _advice(config, job)):
+        memory = _record_memory(config, job)
     facts = job.runtime.facts()
     log.note(
         f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
         f"{job.runtime.precision}, seed {job.runtime.seed}"
     )
+    if saved:
+        log.note(f"going on after epoch {saved.epoch}" + (" and a part of the next" if saved.progress["step"] else ""))
     log.note(describe(memory))
     done, rows = saved.epoch if saved else 0, []
 
     def tell(row: Mapping[str, float]) -> None:
         rows.append(row)
         add_epoch(memory, row)
-        write_record(folder / MEMORY, memory)
+        if first:
+            write_record(folder / MEMORY, memory)
         bar.set_text(f"loss {row['trn_loss']:.4f}")
         log.note(_describe(row, job.options.num_epochs))
 
-    with progress(_count_batches(job, done), "train", "batches") as bar:
-        best = train(job, saved, Hooks(bar.update, tell))
+    work = explained(lambda: _advice(config, job))
+    with stop_requests() as stop, work, progress(_count_batches(job, done), "train", "batches") as bar:
+        best = train(job, saved, Hooks(bar.update, tell, stop))
     _summary(job, best, rows, invocation)
 
 
@@ -94,7 +105,6 @@ def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpo
         expected = f"{config.global_.seed} as the config says"
         remedy = "leave global.seed out or set it to the run's, or start a new run"
         raise ConfigError(problem(folder / LAST, f"seed {seed}", expected, remedy))
-    invocation.log.note(f"going on after epoch {saved.epoch} of {folder}")
     return saved
 
 
@@ -103,8 +113,9 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) 
     from geoseg.learn.checkpoint import LAST
     from geoseg.learn.classweights import class_weights
     from geoseg.learn.engine import Job
+    from geoseg.learn.frozen import freeze
     from geoseg.learn.prepare import check_same_samples, make_spec
-    from geoseg.learn.runtime import setup
+    from geoseg.learn.runtime import setup, synchronised
 
     training = config.training
     store = open_store(config.global_.data_path)
@@ -114,15 +125,39 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) 
         check_same_samples(saved.model_spec(), spec, folder / LAST)
     weights = class_weights(training.class_weights, store.info.class_pixels["trn"])
     seed = saved.settings["seed"] if saved else config.global_.seed
-    runtime = setup(seed, training.device, training.precision, training.devices)
+    places = (training.device, training.precision, training.devices, training.num_nodes)
+    runtime = setup(seed, *places, deterministic=training.deterministic)
+    if not runtime.fabric.is_global_zero:
+        log.silence()
     model = _build(config, spec, saved is not None, log)
+    if training.freeze:
+        log.note(f"{freeze(model, training.freeze):,} weights are frozen: {', '.join(training.freeze)}")
+    if training.sync_batchnorm:
+        model = synchronised(model, runtime)
     if saved and training.batch_size == "auto":
         batch_size = int(saved.settings["batch_size"])
     else:
         work = _step_work(config, spec, runtime)
         batch_size = _batch_size(config, model, work, runtime, store.info.samples["trn"], log.warn)
     trn, val = (_batches(config, store, split, runtime, batch_size) for split in ("trn", "val"))
-    return Job(runtime, model, spec, trn, val, _train_options(config), folder, weights, batch_size)
+    job = Job(runtime, model, spec, trn, val, _train_options(config), folder, weights, batch_size)
+    if training.learning_rate == "auto":
+        job.options = replace(job.options, learning_rate=_learning_rate(job, saved, log))
+    return job
+
+
+def _learning_rate(job: Job, saved: Checkpoint | None, log: Log) -> float:
+    """Return the learning rate that a range test finds, or that it found for the run that goes on."""
+    from geoseg.learn.rangetest import range_test
+
+    if saved:
+        return float(saved.settings["learning_rate"])
+    found = range_test(job)
+    log.note(
+        f"learning_rate auto: {found.rate:.2g}, a tenth of {10 * found.rate:.2g}, where the loss was lowest "
+        f"({found.first:.4g} at first, {found.lowest:.4g} there; {found.steps} steps up to {found.high:.2g})"
+    )
+    return found.rate
 
 
 def _build(config: Config, spec: ModelSpec, resumed: bool, log: Log) -> nn.Module:
@@ -159,6 +194,7 @@ def _check_store(config: Config, store: Store) -> None:
 
 
 def _step_work(config: Config, spec: ModelSpec, runtime: Runtime) -> StepWork:
+    from geoseg.learn import processes
     from geoseg.learn.sizing import StepWork
 
     training = config.training
@@ -171,7 +207,16 @@ def _step_work(config: Config, spec: ModelSpec, runtime: Runtime) -> StepWork:
         label_smoothing=training.label_smoothing,
         hard_examples=training.hard_examples,
         optimizer=training.optimizer,
+        accumulation=training.accumulate,
+        processes=processes.count(),
     )
+
+
+def _advice(config: Config, job: Job) -> str:
+    """Return what would help a training that ran out of memory: the batch that fits, and what needs less."""
+    from geoseg.learn.outofmemory import advice
+
+    return advice(job, _step_work(config, job.spec, job.runtime), config.training.accumulate)
 
 
 def _batch_size(
@@ -195,7 +240,8 @@ def _record_memory(config: Config, job: Job) -> dict[str, Any]:
     from geoseg.learn.sizing import memory_record, write_record
 
     record = memory_record(job.model, _step_work(config, job.spec, job.runtime), job.runtime, job.batch_size)
-    write_record(job.folder / MEMORY, record)
+    if job.runtime.fabric.is_global_zero:
+        write_record(job.folder / MEMORY, record)
     return record
 
 
@@ -221,9 +267,12 @@ def _batches(config: Config, store: Store, split: str, runtime: Runtime, batch_s
 def _train_options(config: Config) -> TrainOptions:
     from dataclasses import fields
 
-    from geoseg.learn.engine import TrainOptions
+    from geoseg.learn.job import TrainOptions
 
-    return TrainOptions(**{entry.name: getattr(config.training, entry.name) for entry in fields(TrainOptions)})
+    values = {entry.name: getattr(config.training, entry.name) for entry in fields(TrainOptions)}
+    if values["learning_rate"] == "auto":
+        values["learning_rate"] = 1e-4  # for the moment; see `_learning_rate`
+    return TrainOptions(**values)
 
 
 def _model_options(config: Config, as_json: bool = False) -> dict[str, Any]:
@@ -237,6 +286,7 @@ def _resolved(config: Config, job: Job) -> Config:
     """Return the config with what was decided for it: seed, device, precision, batch size."""
     runtime = job.runtime
     decided = {"device": runtime.device, "precision": runtime.precision, "batch_size": job.batch_size}
+    decided["learning_rate"] = job.options.learning_rate
     training = config.training.model_copy(update=decided)
     shared = config.global_.model_copy(update={"seed": runtime.seed})
     return config.model_copy(update={"training": training, "global_": shared})
@@ -267,6 +317,8 @@ def _summary(job: Job, best: Mapping[str, Any], rows: Sequence[Mapping[str, floa
     if not best:
         log.warn(f"no epoch had a finite {job.options.monitor}: no {BEST} was written")
         return
+    if rows and rows[-1]["epoch"] < job.options.num_epochs:
+        log.info(f"stopped after epoch {rows[-1]['epoch']}: no better {best['monitor']} since epoch {best['epoch']}")
     means = ", ".join(f"{name} {_number(best[key])}" for key, name in _MEANS.items())
     log.info(
         f"best epoch {best['epoch']} of {best['num_epochs']} by {best['monitor']}; on the validation samples: {means}"

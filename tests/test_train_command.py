@@ -246,7 +246,7 @@ def test_killed_and_resumed_equals_never_killed(config):
     whole, parts = folder_of(config, "whole"), folder_of(config, "parts")
     states = [torch.load(folder / "last.ckpt", weights_only=True) for folder in (whole, parts)]
     assert all(torch.equal(states[0]["model"][name], states[1]["model"][name]) for name in states[0]["model"])
-    assert states[0]["best"] == states[1]["best"]
+    assert states[0]["progress"]["best"] == states[1]["progress"]["best"]
     assert [row["epoch"] for row in read_metrics(parts / "metrics.csv")] == [1, 2, 3, 4]
     weights = [load_file(folder / "best.safetensors") for folder in (whole, parts)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

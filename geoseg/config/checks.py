@@ -23,6 +23,7 @@ def find_conflicts(config: Config) -> Iterator[Trouble]:
     """Yield the conflicts of a config whose keys are right one by one."""
     yield from _class_conflicts(config)
     yield from _window_conflicts(config)
+    yield from _training_conflicts(config)
     shared = config.global_
     if shared.ignore_value < shared.num_classes:
         last = shared.num_classes - 1
@@ -40,6 +41,21 @@ def find_conflicts(config: Config) -> Iterator[Trouble]:
     if shared.bands is not None and shared.number_of_bands not in (None, len(shared.bands)):
         found = f"{shared.number_of_bands}, but {len(shared.bands)} bands in global.bands"
         yield Trouble(_NUMBER, found, "equal numbers", "leave number_of_bands out", (_NUMBER, _BANDS))
+
+
+def _training_conflicts(config: Config) -> Iterator[Trouble]:
+    training = config.training
+    warmup, scheduler, epochs = (("training", name) for name in ("warmup_epochs", "scheduler", "num_epochs"))
+    if training.warmup_epochs and training.scheduler == "one_cycle":
+        found = f"{training.warmup_epochs} with scheduler one_cycle, which begins with a rise of its own"
+        yield Trouble(warmup, found, "0", "leave it out, or choose another scheduler", (warmup, scheduler))
+    elif training.warmup_epochs >= training.num_epochs:
+        expected = f"fewer than num_epochs ({training.num_epochs})"
+        yield Trouble(warmup, str(training.warmup_epochs), expected, "lower it", (warmup, epochs))
+    if training.sync_batchnorm and training.device == "cpu":
+        path: KeyPath = ("training", "sync_batchnorm")
+        found = "true with device cpu, where torch has no batch norm over several processes"
+        yield Trouble(path, found, "false", "leave it out, or train on GPUs", (path, ("training", "device")))
 
 
 def _class_conflicts(config: Config) -> Iterator[Trouble]:

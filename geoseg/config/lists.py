@@ -88,6 +88,18 @@ def _band(value: Any) -> int | str:
     return band
 
 
+def name_list() -> Rule:
+    """Return the rule of a list of names, which may be patterns; one name alone is taken as a list of it."""
+
+    def convert(value: Any, folder: Path) -> tuple[str, ...]:
+        names = [value] if isinstance(value, str) else as_list(value)
+        if not all(isinstance(name, str) and name.strip() for name in names):
+            raise RefusedError("write names, such as [encoder]")
+        return tuple(name.strip() for name in names)
+
+    return Rule("a list of names", convert)
+
+
 def span() -> Rule:
     """Return the rule of a list of two numbers, the lower one first."""
 

@@ -110,21 +110,30 @@ def as_whole(value: Any) -> int:
     raise RefusedError("write a whole number")
 
 
-def number(low: float = -math.inf, above: bool = False, high: float = math.inf) -> Rule:
-    """Return the rule of a finite number of at least `low` (more than `low` if `above`), at most `high`."""
+def number(
+    low: float = -math.inf,
+    above: bool = False,
+    high: float = math.inf,
+    words: tuple[str, ...] = (),
+    optional: bool = False,
+) -> Rule:
+    """Return the rule of a finite number of at least `low` (more than `low` if `above`), at most `high`, or a word."""
     expected = "a number"
     if low > -math.inf:
         expected += f" above {low:g}" if above else f" of at least {low:g}"
     if high < math.inf:
         expected += f" and at most {high:g}"
+    expected = " or ".join([expected, *words])
 
-    def convert(value: Any, folder: Path) -> float:
+    def convert(value: Any, folder: Path) -> float | str:
+        if isinstance(value, str) and value in words:
+            return value
         result = as_number(value)
         if result < low or (above and result == low) or result > high:
             raise RefusedError("change the value")
         return result
 
-    return Rule(expected, convert)
+    return Rule(expected, convert, optional)
 
 
 def as_number(value: Any) -> float:

@@ -13,6 +13,7 @@ from geoseg.config.lists import (
     class_list,
     class_value,
     model_options,
+    name_list,
     output_list,
     source_list,
     span,
@@ -226,11 +227,40 @@ class TrainingSection(Section):
         None, "Memory to plan for with batch_size auto, such as 11GiB.", "that of the device"
     )
     num_epochs: Annotated[int, whole(1)] = key(100, "Passes over the training samples.")
-    learning_rate: Annotated[float, number(0, above=True)] = key(1e-4, "Step length of the optimiser at the start.")
+    accumulate: Annotated[int, whole(1)] = key(
+        1, "Batches per step of the optimiser: a large batch in the memory of a small one."
+    )
+    learning_rate: Annotated[float | Literal["auto"], number(0, above=True, words=("auto",))] = key(
+        1e-4, "Step length of the optimiser; auto finds one by a range test before the first epoch."
+    )
+    encoder_learning_rate: Annotated[float, number(0, above=True)] = key(
+        1.0, "Factor of the learning rate in the encoder: below 1 keeps more of what it was pretrained for."
+    )
+    freeze: Annotated[tuple[str, ...], name_list()] = key(
+        (), "Parts that are not trained: encoder, names of modules or weights, or patterns such as 'decoder.0.*'."
+    )
     weight_decay: Annotated[float, number(0)] = key(0.0, "Pull of the weights towards zero.")
-    step_size: Annotated[int, whole(1)] = key(4, "For scheduler step: epochs between two drops of the learning rate.")
+    step_size: Annotated[int, whole(1)] = key(
+        4,
+        "For scheduler step: epochs between two drops of the learning rate; for plateau: validations without a better "
+        "score before a drop.",
+    )
     gamma: Annotated[float, number(0, above=True, high=1)] = key(
-        0.9, "For scheduler step: factor of the learning rate at each drop."
+        0.9, "For schedulers step and plateau: factor of the learning rate at each drop."
+    )
+    warmup_epochs: Annotated[int, whole(0)] = key(
+        0, "Epochs at the start in which the learning rate rises to what the scheduler says."
+    )
+    clip_norm: Annotated[float | None, number(0, above=True, optional=True)] = key(
+        None, "Largest norm of all gradients together; longer ones are shortened to it.", "no limit"
+    )
+    ema: Annotated[float | None, number(0, above=True, high=0.999999, optional=True)] = key(
+        None,
+        "Decay of a running average of the weights, such as 0.999; the average is evaluated and kept as best.",
+        "no average",
+    )
+    patience: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "Stop when so many epochs have passed since the best one.", "train all epochs"
     )
     class_weights: Annotated[bool | str | tuple[float, ...], weight_rule()] = key(
         False,
@@ -243,7 +273,20 @@ class TrainingSection(Section):
     device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
         "auto", "Where to train; auto takes a GPU if there is one."
     )
-    devices: Annotated[int, whole(1, 1024)] = key(1, "Number of devices (GPUs) on this machine.")
+    devices: Annotated[int, whole(1, 1024)] = key(
+        1,
+        "Processes on this machine that train together, each with a GPU of its own, or on a CPU with its share of it.",
+    )
+    num_nodes: Annotated[int, whole(1, 4096)] = key(1, "Machines that train together, each with `devices` processes.")
+    sync_batchnorm: Annotated[bool, switch()] = key(
+        False, "Normalise over the batches of all processes together; GPUs alone can."
+    )
+    deterministic: Annotated[bool, switch()] = key(
+        False, "Take operations that give the same bits each time, even slower ones; set `global.seed` as well."
+    )
+    compile: Annotated[bool, switch()] = key(
+        False, "Compile the network with torch.compile: a slow start, then often faster steps."
+    )
     loss: Annotated[LossValue, loss_rule()] = key(
         "cross_entropy",
         "The loss, or a weighted sum such as {cross_entropy: 1, dice: 0.5}; options: {tversky: {weight: 1, alpha: 0.3, "
@@ -256,8 +299,8 @@ class TrainingSection(Section):
         1.0, "For cross_entropy and focal: share of a batch's known pixels that count, those with the greatest loss."
     )
     optimizer: Annotated[str, choice("adam", "adamw", "sgd")] = key("adam", "The optimiser.")
-    scheduler: Annotated[str, choice("step", "cosine", "one_cycle", "constant")] = key(
-        "step", "How the learning rate changes: step, cosine, one_cycle or constant."
+    scheduler: Annotated[str, choice("step", "cosine", "poly", "one_cycle", "plateau", "constant")] = key(
+        "step", "How the learning rate changes: step, cosine, poly, one_cycle, plateau or constant."
     )
     augmentation: Annotated[str, choice("none", "geometric", "light")] = key(
         "geometric",
@@ -276,6 +319,9 @@ class TrainingSection(Section):
     )
     val_every: Annotated[int, whole(1)] = key(1, "Epochs from one validation to the next.")
     log_every: Annotated[int, whole(1)] = key(10, "Training steps between two points of the loss curve.")
+    checkpoint_minutes: Annotated[float, number(0, above=True)] = key(
+        15.0, "Minutes after which an epoch that is still under way is saved, so that a kill loses no more than that."
+    )
 
 
 class ClassificationSection(Section):

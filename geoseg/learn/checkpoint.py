@@ -1,20 +1,22 @@
 """The run folder and the checkpoint in it.
 
-A checkpoint is written after every epoch, whole or not at all, and holds tensors and plain values alone, so that
-torch's safe loader opens it. It needs no state of random generators or samplers: everything random in an epoch is
-drawn from (seed, epoch), so a run that is taken up again after epoch k goes on as if it had never stopped.
+A checkpoint is written after every epoch and now and then between, whole or not at all, and holds tensors and plain
+values alone, so that torch's safe loader opens it. It needs no state of random generators or samplers: everything
+random in a step is drawn from (seed, epoch, step), so a run that is taken up again goes on as if it had never stopped.
 """
 
 from __future__ import annotations
 
 import pickle
 import shutil
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from geoseg.errors import ConfigError, ModelFileError, problem
 from geoseg.learn.files import replacing
@@ -24,21 +26,73 @@ CONFIG, METRICS, CURVES = "config.yaml", "metrics.csv", "tensorboard"
 LAST, BEST, MEMORY = "last.ckpt", "best.safetensors", "memory.json"
 # All that a run writes; `overwrite` removes these and nothing else.
 RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, "report.html", MEMORY)
-FORMAT = 1
+FORMAT = 2
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        epoch: Number of finished epochs.
+        step: Steps of the optimiser in the epoch that is under way.
+        sums: Their total and weight of the loss, and their samples, over all processes.
+        seconds: Time they took.
+        scores: What the validations said, one after the other; None where the figure was not finite.
+        best: Facts about the best epoch so far, as in the model file's `trained`; empty before there is one.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    seconds: float = 0.0
+    scores: list[float | None] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the epoch that is under way; 0 if nothing was known."""
+        return self.sums[0] / (self.sums[1] or 1.0)
+
+    def measure(self, sums: Tensor, started: float) -> None:
+        """Take in the sums so far and the time since `started`, by `time.perf_counter`."""
+        self.sums, self.seconds = sums.tolist(), time.perf_counter() - started
+
+    def take_score(self, facts: dict[str, Any], best: bool) -> None:
+        """Take in what a validation said, and whether it is the best so far."""
+        self.scores.append(facts["score"])
+        if best:
+            self.best = facts
+
+    def finish_epoch(self) -> None:
+        """Count an epoch and begin the next one."""
+        self.epoch, self.step, self.sums, self.seconds = self.epoch + 1, 0, [0.0, 0.0, 0.0], 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**vars(self), "scores": list(self.scores), "best": dict(self.best)}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Progress:
+        """Rebuild it."""
+        return cls(
+            **{**plain, "sums": list(plain["sums"]), "scores": list(plain["scores"]), "best": dict(plain["best"])}
+        )
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after an epoch.
+    """The state of a run.
 
     Attributes:
         spec: `ModelSpec` as JSON: what the weights mean.
-        settings: Plain facts that a resumed run must agree with or take over: seed, optimizer, batch_size.
+        settings: Plain facts that a resumed run must agree with or take over: seed, optimizer, learning_rate,
+            batch_size and steps of an epoch.
         model: State dict of the network.
-        optimizer: State dict of the optimiser.
+        optimizer: State dict of the optimiser, and `names` of the parameters in its order.
         scaler: State of the loss scaling of half precision; empty without it.
-        epoch: Number of finished epochs.
-        best: Facts about the best epoch so far, as in the model file's `trained`; empty before there is one.
+        average: State of the average of the weights; empty without it.
+        progress: `Progress` as plain values.
     """
 
     spec: str
@@ -46,8 +100,13 @@ class Checkpoint:
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     scaler: Mapping[str, Any]
-    epoch: int
-    best: Mapping[str, Any]
+    average: Mapping[str, Any]
+    progress: Mapping[str, Any]
+
+    @property
+    def epoch(self) -> int:
+        """Number of finished epochs."""
+        return int(self.progress["epoch"])
 
     def save(self, path: Path) -> None:
         """Write under a temporary name, then rename."""

@@ -1,99 +1,38 @@
 """The training loop, on one page.
 
 `train` reads from top to bottom: for each epoch, train, validate, keep the best, save. Fabric places the model and
-applies the precision; nothing else happens behind the page. Everything random in an epoch is drawn from (seed, epoch).
+applies the precision; nothing else happens behind the page. Everything random in a step is drawn from (seed, epoch,
+step), so a run can be taken up again after any step.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Protocol
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from geoseg.errors import ConfigError, problem
-from geoseg.learn.checkpoint import BEST, LAST, Checkpoint
-from geoseg.learn.losses import LossSetting, build_loss, mean
+from geoseg.learn import processes
+from geoseg.learn.checkpoint import BEST, LAST, Checkpoint, Progress
+from geoseg.learn.frozen import train_mode
+from geoseg.learn.job import Hooks, Job, TrainOptions
+from geoseg.learn.losses import build_loss, mean
 from geoseg.learn.metrics import ConfusionMatrix, Scores, scores
 from geoseg.learn.modelfile import ModelSpec, load_weights, save_model_file
-from geoseg.learn.optimise import Schedule, make_optimizer
+from geoseg.learn.optimise import Schedule
 from geoseg.learn.records import Records
-from geoseg.learn.runtime import Runtime
+from geoseg.learn.runtime import peak_memory, reset_peak_memory
+from geoseg.learn.stepping import StepOptions, Stepper, windows
 
 # Figure of the validation -> whether more is better.
 MONITORS = {"mean_iou": True, "mean_f1": True, "accuracy": True, "loss": False}
-
-
-class Batches(Protocol):
-    """What the loop asks of a loader: batches of images (N, B, H, W) float32 and labels (N, H, W) int64."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, from 0, whose order and augmentations are drawn."""
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]: ...
-
-    def __len__(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """How to train; see the config's section `training` for the meaning of each."""
-
-    num_epochs: int
-    learning_rate: float = 1e-4
-    weight_decay: float = 0.0
-    optimizer: str = "adam"
-    scheduler: str = "step"
-    step_size: int = 4
-    gamma: float = 0.9
-    loss: LossSetting = "cross_entropy"
-    label_smoothing: float = 0.0
-    hard_examples: float = 1.0
-    monitor: str = "mean_iou"
-    val_every: int = 1
-    log_every: int = 10
-
-
-@dataclass
-class Job:
-    """Everything that a training works on.
-
-    Attributes:
-        runtime: Device, precision and seed.
-        model: The network; it is trained in place.
-        spec: What its weights will mean.
-        trn: Training batches.
-        val: Validation batches, the same every epoch.
-        options: How to train.
-        folder: The run folder.
-        class_weights: (C,) weights of the loss, or None.
-        batch_size: Samples per step at most, as decided; kept in the checkpoint for the run that goes on from it.
-    """
-
-    runtime: Runtime
-    model: nn.Module
-    spec: ModelSpec
-    trn: Batches
-    val: Batches
-    options: TrainOptions
-    folder: Path
-    class_weights: Tensor | None = None
-    batch_size: int = 0
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Called by the loop as it goes on: after each batch, and with the metrics of each epoch."""
-
-    on_batch: Callable[[], None] = lambda: None
-    on_epoch: Callable[[Mapping[str, float]], None] = lambda row: None
 
 
 def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None) -> Mapping[str, Any]:
@@ -109,26 +48,29 @@ def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None)
 
     Raises:
         ConfigError: The loss became infinite or NaN; the files of the epoch before stay.
+        KeyboardInterrupt: `hooks.stop` said so; the checkpoint holds all that was done.
     """
     options, hooks = job.options, hooks or Hooks()
     loop = _Loop(job, hooks)
-    done, best = (saved.epoch, saved.best) if saved else (0, {})
-    if saved:
-        loop.restore(saved)
-    with Records(job.folder, epoch=done, step=done * len(job.trn)) as records:
-        for epoch in range(done, options.num_epochs):
-            row = {"epoch": epoch + 1, **loop.train_epoch(epoch, records)}
-            if (epoch + 1) % options.val_every == 0 or epoch + 1 == options.num_epochs:
-                val_loss, result = loop.validate()
-                row |= _validation_row(val_loss, result, job.spec)
-                facts = _facts(epoch + 1, val_loss, result, job)
-                if is_better(facts["score"], best.get("score"), options.monitor):
-                    best = facts
-                    save_model_file(job.folder / BEST, job.model, replace(job.spec, trained=best))
-            records.add_epoch((epoch + 1) * len(job.trn), row)
-            loop.checkpoint(epoch + 1, best).save(job.folder / LAST)
+    state = loop.restore(saved) if saved else Progress()
+    with Records(job.folder, state.epoch, state.epoch * job.steps + state.step, processes.rank() == 0) as records:
+        while state.epoch < options.num_epochs and not exhausted(state, options):
+            epoch = state.epoch + 1
+            row = {"epoch": epoch, **loop.train_epoch(state, records)}
+            if epoch % options.val_every == 0 or epoch == options.num_epochs:
+                with loop.evaluated(state):
+                    val_loss, result = loop.validate()
+                    row |= _validation_row(val_loss, result, job.spec)
+                    facts = _facts(epoch, val_loss, result, job)
+                    best = is_better(facts["score"], state.best.get("score"), options.monitor)
+                    if best:
+                        loop.save_best(facts)
+                state.take_score(facts, best)
+            state.finish_epoch()
+            records.add_epoch(epoch * job.steps, row)
+            loop.save(state)
             hooks.on_epoch(row)
-    return best
+    return state.best
 
 
 class _Loop:
@@ -136,117 +78,133 @@ class _Loop:
 
     def __init__(self, job: Job, hooks: Hooks) -> None:
         self.job, self.hooks, self.fabric = job, hooks, job.runtime.fabric
-        options = job.options
-        self.schedule = Schedule(
-            options.scheduler, options.learning_rate, options.num_epochs, options.step_size, options.gamma
-        )
-        job.model.to(memory_format=torch.channels_last)
-        optimizer = make_optimizer(options.optimizer, job.model, options.learning_rate, options.weight_decay)
-        self.model, self.optimizer = self.fabric.setup(job.model, optimizer)
-        self.loss = build_loss(options.loss, options.label_smoothing, options.hard_examples)
+        self.schedule = _schedule(job.options)
+        self.stepper = Stepper(job.runtime, job.model, _step_options(job.options))
+        self.loss = build_loss(job.options.loss, job.options.label_smoothing, job.options.hard_examples)
         self.weights = None if job.class_weights is None else job.class_weights.to(self.fabric.device)
-        self.scaling = self.fabric.strategy.precision  # holds the loss scaling of 16-mixed
+        self.stopping = processes.Agreement(hooks.stop, self.fabric.device)
+        self._saved = time.monotonic()
 
-    def train_epoch(self, epoch: int, records: Records) -> dict[str, float]:
-        """Do one pass over the training batches; returns the epoch's loss, rate, speed and memory."""
-        job, steps, samples, started = self.job, len(self.job.trn), 0, time.perf_counter()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
-        _reset_peak_memory(self.fabric.device)
-        train_mode(self.model)
-        job.trn.set_epoch(epoch)
-        batches = iter(job.trn)
-        # After `iter`, which may or may not draw from the same generator; dropout is what uses it.
-        torch.manual_seed(_epoch_seed(job.runtime.seed, epoch))
-        for number, (image, label) in enumerate(batches):
-            step = epoch * steps + number
-            rate = self.schedule.rate(epoch, step / (steps * job.options.num_epochs))
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            total, weight = self._loss(image, label)[:2]
-            loss = mean(total, weight)
-            self.optimizer.zero_grad(set_to_none=True)
-            self.fabric.backward(loss)
-            self.optimizer.step()
-            sums += torch.stack([total.detach(), weight])
-            samples += len(image)
-            if (step + 1) % job.options.log_every == 0:
-                records.add_step(step + 1, {"step_loss": loss.item()})
-            self.hooks.on_batch()
-        trn_loss, seconds = mean(*sums).item(), time.perf_counter() - started
-        if not math.isfinite(trn_loss):
-            raise ConfigError(_diverged(epoch + 1, trn_loss, job))
+    def train_epoch(self, state: Progress, records: Records) -> dict[str, float]:
+        """Do one pass over the training batches, or what is left of it; returns its loss, rate, speed and memory."""
+        job, options, started = self.job, self.job.options, time.perf_counter() - state.seconds
+        reset_peak_memory(self.fabric.device)
+        train_mode(self.stepper.model)
+        job.trn.set_epoch(state.epoch, state.step * options.accumulate)
+        sums = torch.tensor(state.sums, dtype=torch.float64, device=self.fabric.device)
+        # A run that was stopped after the last batch has nothing left to load.
+        for window in windows(job.trn, options.accumulate) if state.step < job.steps else ():
+            number = state.epoch * job.steps + state.step
+            # After the batches were loaded, which may draw from the same generator or not; dropout is what uses it.
+            torch.manual_seed(_seed_of(job.runtime.seed, number, processes.rank()))
+            found = self.stepper.take(window, self._train_loss, self._rate(state, state.step))
+            sums += found
+            state.step += 1
+            if (number + 1) % options.log_every == 0:
+                records.add_step(number + 1, {"step_loss": mean(*found[:2]).item()})
+            self._between_steps(state, sums, started)
+        state.measure(sums, started)
+        if not math.isfinite(state.loss):
+            raise ConfigError(_diverged(state.epoch + 1, state.loss, job))
         return {
-            "learning_rate": rate,
-            "trn_loss": trn_loss,
-            "seconds": seconds,
-            "samples_per_second": samples / seconds,
-            "peak_memory_mb": _peak_memory(self.fabric.device) / 2**20,
-            **_inverse_error(self.model),
+            "learning_rate": self._rate(state, job.steps - 1),
+            "trn_loss": state.loss,
+            "seconds": state.seconds,
+            "samples_per_second": state.sums[2] / state.seconds,
+            "peak_memory_mb": peak_memory(self.fabric.device) / 2**20,
+            **_inverse_error(job.model),
         }
+
+    def _rate(self, state: Progress, step: int) -> float:
+        done = (state.epoch + step / self.job.steps) / self.job.options.num_epochs
+        return self.schedule.rate(state.epoch, done, state.scores)
+
+    def _between_steps(self, state: Progress, sums: Tensor, started: float) -> None:
+        """Save in the middle of an epoch if it is time, or if the run shall stop."""
+        stop = self.stopping.reached()
+        if stop or time.monotonic() - self._saved > 60 * self.job.options.checkpoint_minutes:
+            state.measure(sums, started)
+            if math.isfinite(state.loss):  # else the checkpoint before is the one to go back to
+                self.save(state)
+        if stop:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def evaluated(self, state: Progress) -> Iterator[None]:
+        """Surround a validation: the network has its averaged weights, if there are any; a stop loses no step."""
+        try:
+            with self.stepper.average.applied() if self.stepper.average else nullcontext():
+                processes.share_buffers(self.job.model)
+                yield
+        except KeyboardInterrupt:
+            self.save(state)
+            raise
 
     @torch.no_grad()
     def validate(self) -> tuple[float, Scores]:
         """Do one pass over the validation batches; returns the loss over known pixels and the scores."""
         spec = self.job.spec
-        self.model.eval()
+        self.job.model.eval()
         matrix = ConfusionMatrix(spec.num_classes, spec.ignore_value, self.fabric.device)
         sums = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
         for image, label in self.job.val:
-            total, weight, logits, label_there = self._loss(image, label)
+            if self.hooks.stop():
+                raise KeyboardInterrupt
+            total, weight, logits, label_there = self._loss(image, label, self._alone)
             sums += torch.stack([total, weight])
             # Not argmax, which is ten times slower over a strided dimension.
             matrix.update(logits.max(dim=1)[1], label_there)
             self.hooks.on_batch()
-        return mean(*sums).item(), scores(matrix.matrix())
+        matrix.counts = processes.summed(matrix.counts)
+        return mean(*processes.summed(sums)).item(), scores(matrix.matrix())
 
-    def _loss(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _train_loss(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        self.hooks.on_batch()
+        return self._loss(image, label, self.stepper.model)[:2]
+
+    def _alone(self, image: Tensor) -> Tensor:
+        """Call the network without the wrapper for several processes: others may have fewer batches to validate."""
+        with self.fabric.autocast():
+            logits: Tensor = self.job.model(image)
+        return logits.float()
+
+    def _loss(
+        self, image: Tensor, label: Tensor, model: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return total and weight of the loss, the logits, and the label, all on the device."""
         image = image.to(self.fabric.device, memory_format=torch.channels_last, non_blocking=True)
         label = label.to(self.fabric.device, non_blocking=True)
-        logits = self.model(image)
+        logits = model(image)
         total, weight = self.loss(logits, label, self.job.spec.ignore_value, self.weights)
         return total, weight, logits, label
 
-    def checkpoint(self, epoch: int, best: Mapping[str, Any]) -> Checkpoint:
-        """Return the state after `epoch` finished epochs."""
-        return Checkpoint(
-            spec=self.job.spec.to_json(),
-            settings={
-                "seed": self.job.runtime.seed,
-                "optimizer": self.job.options.optimizer,
-                "batch_size": self.job.batch_size,
-            },
-            model=self.job.model.state_dict(),
-            optimizer=self.optimizer.optimizer.state_dict(),
-            scaler=self.scaling.state_dict(),
-            epoch=epoch,
-            best=dict(best),
-        )
+    def save_best(self, facts: Mapping[str, Any]) -> None:
+        """Write the model file, with the weights that were evaluated."""
+        if processes.rank() == 0:
+            save_model_file(self.job.folder / BEST, self.job.model, replace(self.job.spec, trained=facts))
 
-    def restore(self, saved: Checkpoint) -> None:
-        """Take up the state of a checkpoint; learning rate and weight decay are the options'."""
-        where, optimizer = self.job.folder / LAST, self.job.options.optimizer
-        if saved.settings["optimizer"] != optimizer:
+    def save(self, state: Progress) -> None:
+        """Write the checkpoint."""
+        self._saved = time.monotonic()
+        if processes.rank() == 0:
+            job, options = self.job, self.job.options
+            settings = {"optimizer": options.optimizer, "learning_rate": options.learning_rate, "steps": job.steps}
+            settings |= {"seed": job.runtime.seed, "batch_size": job.batch_size}
+            saved = Checkpoint(job.spec.to_json(), settings, **self.stepper.state(), progress=state.to_dict())
+            saved.save(job.folder / LAST)
+
+    def restore(self, saved: Checkpoint) -> Progress:
+        """Take up the state of a checkpoint; returns how far the run has come."""
+        job, where, state = self.job, self.job.folder / LAST, Progress.from_dict(saved.progress)
+        if saved.settings["optimizer"] != job.options.optimizer:
             found = f"the state of optimizer {saved.settings['optimizer']}"
             remedy = "resume with the same training.optimizer, or start a new run"
-            raise ConfigError(problem(where, found, optimizer, remedy))
-        load_weights(self.job.model, saved.model, where, self.job.spec.model_name)
-        groups = self.optimizer.optimizer.state_dict()["param_groups"]
-        self.optimizer.optimizer.load_state_dict({**saved.optimizer, "param_groups": groups})
-        if saved.scaler:
-            self.scaling.load_state_dict(dict(saved.scaler))
-
-
-def train_mode(model: nn.Module) -> None:
-    """Put a network into training mode, except modules whose parameters are all frozen.
-
-    A frozen batch norm in training mode would go on moving its statistics.
-    """
-    model.train()
-    for module in model.modules():
-        parameters = list(module.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
-            module.eval()
+            raise ConfigError(problem(where, found, job.options.optimizer, remedy))
+        load_weights(job.model, saved.model, where, job.spec.model_name)
+        self.stepper.load(saved, where)
+        # Another batch size or number of processes cuts the epoch into other steps.
+        state.step = round(state.step * job.steps / saved.settings["steps"])
+        return state
 
 
 def is_better(score: float | None, best: float | None, monitor: str) -> bool:
@@ -254,6 +212,23 @@ def is_better(score: float | None, best: float | None, monitor: str) -> bool:
     if score is None or not math.isfinite(score):
         return False
     return best is None or (score > best if MONITORS[monitor] else score < best)
+
+
+def exhausted(state: Progress, options: TrainOptions) -> bool:
+    """Whether the best epoch is so long ago that training stops early."""
+    return options.patience is not None and state.epoch - int(state.best.get("epoch", 0)) >= options.patience
+
+
+def _schedule(options: TrainOptions) -> Schedule:
+    names = ("learning_rate", "num_epochs", "step_size", "gamma", "warmup_epochs")
+    values = {name: getattr(options, name) for name in names}
+    return Schedule(options.scheduler, more_is_better=MONITORS[options.monitor], **values)
+
+
+def _step_options(options: TrainOptions) -> StepOptions:
+    names = ("optimizer", "learning_rate", "weight_decay", "clip_norm", "ema")
+    values = {name: getattr(options, name) for name in names}
+    return StepOptions(**values, encoder_factor=options.encoder_learning_rate, compiled=options.compile)
 
 
 def _facts(epoch: int, val_loss: float, result: Scores, job: Job) -> dict[str, Any]:
@@ -284,8 +259,8 @@ def _diverged(epoch: int, loss: float, job: Job) -> str:
     )
 
 
-def _epoch_seed(seed: int, epoch: int) -> int:
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+def _seed_of(seed: int, step: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])
 
 
 def _inverse_error(model: nn.Module) -> dict[str, float]:
@@ -293,21 +268,3 @@ def _inverse_error(model: nn.Module) -> dict[str, float]:
     seen = [getattr(module, "inverse_error", None) for module in model.modules()]
     errors = [float(error) for error in seen if error is not None]
     return {"inverse_error": max(errors)} if errors else {}
-
-
-def _reset_peak_memory(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_memory(device: torch.device) -> float:
-    """Return the most bytes: on a GPU of tensors in this epoch (a driver's figure would count the cache as well), on a
-    CPU of the whole process so far, NaN where the system does not tell.
-    """
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    try:
-        import resource
-    except ImportError:  # Windows
-        return math.nan
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)

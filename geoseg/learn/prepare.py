@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from geoseg.data.normalise import Normalisation
 from geoseg.data.store import Store, StoreInfo
 from geoseg.errors import ConfigError, DataError, ModelFileError, problem
 from geoseg.geo.raster import Reading
+from geoseg.learn import processes
 from geoseg.learn.modelfile import ModelSpec, check_matches
 
 # What a run and the samples it goes on with must have in common.
@@ -59,13 +61,14 @@ class StoreBatches:
         self.dataset = SampleDataset(store, split, augment, chosen, seed)
         weights = _weights(store, split)[chosen] if training else np.ones(len(chosen))
         uneven = weights.tolist() if (weights != 1).any() else None
-        self.sampler = EpochSampler(len(chosen), batch_size, seed, shuffle=training, weights=uneven)
-        self._loader = make_loader(self.dataset, self.sampler, workers)
+        rank, world = processes.rank(), processes.count()
+        self.sampler = EpochSampler(len(chosen), batch_size, seed, training, rank, world, uneven)
+        self._loader = make_loader(self.dataset, self.sampler, workers, pin_memory=torch.cuda.is_available())
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch, from 0."""
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Choose the epoch, from 0, and the first batch of its next pass."""
         self.dataset.set_epoch(epoch)
-        self.sampler.set_epoch(epoch)
+        self.sampler.set_epoch(epoch, start)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return iter(self._loader)

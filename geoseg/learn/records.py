@@ -23,12 +23,16 @@ class Records:
     Args:
         folder: The run folder.
         epoch: Number of finished epochs that the run goes on from; 0 for a new run.
-        step: Number of optimiser steps in them.
+        step: Number of optimiser steps so far.
+        writes: False in processes that only compute: nothing is written.
     """
 
-    def __init__(self, folder: Path, epoch: int = 0, step: int = 0) -> None:
+    def __init__(self, folder: Path, epoch: int = 0, step: int = 0, writes: bool = True) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes half a second to import
 
+        self.writes = writes
+        if not writes:
+            return
         self.path = folder / METRICS
         self.rows = [row for row in read_metrics(self.path) if row["epoch"] <= epoch] if epoch else []
         # purge_step hides what a killed run logged beyond the point from which it goes on.
@@ -36,11 +40,13 @@ class Records:
 
     def add_step(self, step: int, values: Mapping[str, float]) -> None:
         """Add points to the curves at an optimiser step (TensorBoard alone)."""
-        for name, value in values.items():
+        for name, value in values.items() if self.writes else ():
             self._curves.add_scalar(name, value, step)
 
     def add_epoch(self, step: int, row: Mapping[str, float]) -> None:
         """Add the row of an epoch, which ended at `step`; NaN is an empty cell."""
+        if not self.writes:
+            return
         self.rows.append(dict(row))
         names = list(dict.fromkeys(name for entry in self.rows for name in entry))
         text = io.StringIO()
@@ -58,7 +64,8 @@ class Records:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._curves.close()
+        if self.writes:
+            self._curves.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

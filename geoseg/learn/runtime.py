@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import os
 import random
 import secrets
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from geoseg.errors import ConfigError, problem
+from geoseg.learn import processes
+from geoseg.memory import ReversibleSequence
 
 if TYPE_CHECKING:  # takes seconds to import, and `classify` needs this module's decisions without it
     from lightning_fabric import Fabric
 
 PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 DEVICES = ("auto", "cpu", "cuda")
+#: A process that hears nothing from the others for so long gives up. One of them may be writing, or validating longer.
+PATIENCE = timedelta(minutes=30)
 # Parameters of glibc's mallopt, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = (2**30, 2**25)  # newer versions take any size, older ones at most 32 MiB
@@ -48,34 +56,53 @@ class Runtime:
             "hardware": hardware,
             "precision": self.precision,
             "seed": self.seed,
+            "processes": processes.count(),
             "torch": str(torch.__version__),
         }
 
 
-def setup(seed: int | None = None, device: str = "auto", precision: str = "auto", devices: int = 1) -> Runtime:
-    """Resolve device, precision and seed, and start Fabric.
+def setup(
+    seed: int | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    devices: int = 1,
+    num_nodes: int = 1,
+    deterministic: bool = False,
+) -> Runtime:
+    """Resolve device, precision and seed, and start Fabric and with it the other processes, if there shall be any.
 
     Args:
         seed: Any integer from 0; None draws one, which the result carries so that the run can be repeated.
         device: "auto" is a GPU where there is one; "cuda" insists.
         precision: "auto" is bf16-mixed where the hardware computes in it, else 32-true.
-        devices: Number of processes; 1 for now.
+        devices: Number of processes on this machine; under torchrun its number counts, and others than 1 must agree.
+        num_nodes: Number of machines, likewise.
+        deterministic: Whether to take operations that give the same bits each time; where there is none, torch warns.
 
     Raises:
         ConfigError: A device that is not there, or a precision that it cannot compute in.
     """
     from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
 
     device = resolve_device(device)
     precision = resolve_precision(precision, device)
-    if devices != 1:
-        raise ConfigError(problem("training.devices", str(devices), "1", "several devices are not supported yet"))
+    devices, num_nodes = resolve_processes(devices, num_nodes, device)
     if device == "cpu":
         keep_freed_memory()
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    seed_everything(seed)
-    fabric = Fabric(accelerator=device, devices=1, precision=precision)
+    set_deterministic(deterministic)
+    strategy = DDPStrategy(timeout=PATIENCE) if devices * num_nodes > 1 else "auto"
+    fabric = Fabric(
+        accelerator=device,
+        strategy=strategy,
+        devices=devices,
+        num_nodes=num_nodes,
+        precision=precision,  # type: ignore[arg-type]
+    )
     fabric.launch()
+    # After the launch: a drawn seed is the first process's.
+    seed = int(fabric.broadcast(secrets.randbelow(2**31) if seed is None else seed))
+    seed_everything(seed)
     return Runtime(fabric, device, precision, seed)
 
 
@@ -100,6 +127,55 @@ def resolve_device(device: str, section: str = "training") -> str:
             )
         )
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+def resolve_processes(devices: int, num_nodes: int, device: str) -> tuple[int, int]:
+    """Return how many processes run on each machine, and on how many machines.
+
+    Raises:
+        ConfigError: torchrun has started others than the config says, or there are fewer GPUs.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        started = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["GROUP_WORLD_SIZE"])
+        if (devices, num_nodes) not in ((1, 1), started):
+            expected = f"the {started[0]} on {started[1]} that torchrun started"
+            found = f"{devices} on {num_nodes} machines"
+            raise ConfigError(problem("training.devices", found, expected, "leave devices and num_nodes out"))
+        devices, num_nodes = started
+    if device == "cuda" and devices > torch.cuda.device_count():
+        expected = f"at most {torch.cuda.device_count()}, the GPUs of this machine"
+        raise ConfigError(problem("training.devices", str(devices), expected, "lower it"))
+    return devices, num_nodes
+
+
+def synchronised(model: nn.Module, runtime: Runtime) -> nn.Module:
+    """Return a network whose batch norms work over the batches of all processes; its weights keep their names.
+
+    Raises:
+        ConfigError: On a CPU, or a reversible network with batch norm.
+    """
+    found, remedy = "", "leave it out"
+    if runtime.device == "cpu":
+        found = "true on a CPU, where torch has no batch norm over several processes"
+    elif any(isinstance(part, ReversibleSequence) and _has_batch_norm(part) for part in model.modules()):
+        found = "true for a reversible network, which runs its norms again in the backward pass"
+        remedy = "leave it out, or set norm: group, which needs no other process"
+    if found:
+        raise ConfigError(problem("training.sync_batchnorm", found, "false", remedy))
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted
+
+
+def _has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+
+def set_deterministic(wanted: bool) -> None:
+    """Switch torch to operations that give the same bits each time, or back; torch warns where it has none."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is worked out
+    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    torch.backends.cudnn.deterministic = wanted
 
 
 def resolve_precision(precision: str, device: str, section: str = "training") -> str:
@@ -147,6 +223,25 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return any(mallopt(_M_MMAP_THRESHOLD, size) == 1 and mallopt(_M_TRIM_THRESHOLD, size) == 1 for size in _KEEP_BYTES)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory` count anew, on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the most bytes: on a GPU of tensors since the reset (a driver's figure would count the cache as well), on
+    a CPU of the whole process so far, NaN where the system does not tell.
+    """
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:  # Windows
+        return math.nan
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
 def _cpu_multiplies_bfloat16() -> bool:

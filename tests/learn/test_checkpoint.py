@@ -20,17 +20,17 @@ def run(tmp_path):
 
 def test_the_safe_loader_opens_it(run):
     content = torch.load(run / "last.ckpt", weights_only=True)
-    assert content["epoch"] == 1
+    assert content["progress"]["epoch"] == 1
     saved = Checkpoint.load(run / "last.ckpt")
     assert saved.model_spec() == toys.make_spec()
-    assert saved.settings == {"seed": 3, "optimizer": "adam", "batch_size": 0}
-    assert saved.best["epoch"] == 1
+    assert saved.settings == {"seed": 3, "optimizer": "adam", "learning_rate": 0.01, "batch_size": 0, "steps": 2}
+    assert saved.progress["best"]["epoch"] == 1
 
 
 def test_a_failed_write_keeps_the_previous_one(run):
     saved = Checkpoint.load(run / "last.ckpt")
     before = (run / "last.ckpt").read_bytes()
-    broken = Checkpoint(**{**vars(saved), "best": {"not picklable": (value for value in ())}})
+    broken = Checkpoint(**{**vars(saved), "progress": {"not picklable": (value for value in ())}})
     with pytest.raises(TypeError):
         broken.save(run / "last.ckpt")
     assert (run / "last.ckpt").read_bytes() == before

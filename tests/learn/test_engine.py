@@ -247,6 +247,6 @@ def test_bright_16_bit_pixels_are_scaled_before_half_precision(make_job):
     assert torch.isinf(raw.half()).all()
     image = torch.from_numpy(Normalisation((60000.0, 60000.0), (3000.0, 3000.0)).apply(raw[0].numpy()))[None]
     loop = engine._Loop(make_job(precision="bf16-mixed"), engine.Hooks())
-    loss = loop._loss(image, torch.zeros(1, 16, 16, dtype=torch.int64))[0]
+    loss = loop._train_loss(image, torch.zeros(1, 16, 16, dtype=torch.int64))[0]
     assert torch.isfinite(loss)
     assert scores(torch.eye(2, dtype=torch.int64).numpy()).mean_iou == 1

@@ -60,12 +60,35 @@ def test_what_was_asked_for_is_what_is_used(precision):
         ({"precision": "16-mixed", "device": "cpu"}, "precision"),
         ({"precision": "64"}, "precision"),
         ({"device": "tpu"}, "device"),
-        ({"devices": 2, "device": "cpu"}, "devices"),
     ],
 )
 def test_what_cannot_be_had_is_refused(setting, key):
     with pytest.raises(ConfigError, match=rf"training\.{key}: found"):
         runtime.setup(**setting)
+
+
+def test_torchrun_decides_how_many_processes_there_are(monkeypatch):
+    assert runtime.resolve_processes(2, 3, "cpu") == (2, 3)
+    started = {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    assert runtime.resolve_processes(1, 1, "cpu") == runtime.resolve_processes(4, 2, "cpu") == (4, 2)
+    with pytest.raises(ConfigError, match=r"devices: found 3 on 1 machines, expected the 4 on 2 that torchrun"):
+        runtime.resolve_processes(3, 1, "cpu")
+
+
+def test_more_gpus_than_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"training\.devices: found 3, expected at most 2"):
+        runtime.resolve_processes(3, 1, "cuda")
+
+
+@pytest.mark.parametrize("name", ["unetsmall", "reversible_unet"])
+def test_norms_over_several_processes_are_refused_on_a_cpu_with_the_reason(name):
+    from geoseg.models import build_model
+
+    with pytest.raises(ConfigError, match=r"sync_batchnorm: found true on a CPU, where torch has no batch"):
+        runtime.synchronised(build_model(name, 2, 2), runtime.setup(seed=1, device="cpu", precision="32-true"))
 
 
 def test_a_seed_is_drawn_and_can_be_used_again():

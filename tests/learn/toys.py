@@ -21,10 +21,10 @@ class ToyBatches:
         self.images = torch.randn(n, BANDS, SIZE, SIZE, generator=generator)
         self.labels = (self.images[:, 0] > 0).long()
         self.labels[:, 0] = IGNORE
-        self.batch_size, self.shuffle, self.epoch = batch_size, shuffle, 0
+        self.batch_size, self.shuffle, self.epoch, self.start = batch_size, shuffle, 0, 0
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        self.epoch, self.start = epoch, start
 
     def __len__(self) -> int:
         return -(-len(self.images) // self.batch_size)
@@ -34,7 +34,8 @@ class ToyBatches:
         order = (
             torch.randperm(n, generator=torch.Generator().manual_seed(self.epoch)) if self.shuffle else torch.arange(n)
         )
-        for start in range(0, n, self.batch_size):
+        first, self.start = self.start * self.batch_size, 0
+        for start in range(first, n, self.batch_size):
             chosen = torch.as_tensor(order[start : start + self.batch_size])
             yield self.images[chosen], self.labels[chosen]
 
