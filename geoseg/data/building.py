@@ -21,7 +21,15 @@ from typing import Any
 from geoseg.data.finishing import Decorate, finish_store
 from geoseg.data.placing import in_use, locked, publish_store, recover, remove_leftovers
 from geoseg.data.planning import count_looks, plan_store
-from geoseg.data.records import Record, fingerprint, options_mark, scene_entry, scene_mark, store_mark
+from geoseg.data.records import (
+    Record,
+    fingerprint,
+    options_mark,
+    scene_entry,
+    scene_mark,
+    standing_scene,
+    store_mark,
+)
 from geoseg.data.sampling import BlockTask, SampleOptions, ScenePlan, plan_scene, run_block
 from geoseg.data.shards import finish_scene, record_path
 from geoseg.data.statistics import subsample_step
@@ -213,8 +221,8 @@ def _run(found: Survey, options: SampleOptions, folder: Path, how: Build, record
     """Make all parts, or our share, and finish each scene when its last part is there."""
     facts = [f for f in found.facts if f.scene.scene_id not in records]
     run = _counted(how.run or run_here, how)
-    settled = {scene: [tuple(region) for region in record["ground"]] for scene, record in records.items()}
-    plans, warnings = plan_store(facts, options, folder / "looks", run, settled)
+    standing = [standing_scene(folder, record, options.size) for record in records.values()] if facts else []
+    plans, warnings = plan_store(facts, options, folder / "looks", run, standing)
     for warning in warnings:
         if how.on_warning:
             how.on_warning(warning)

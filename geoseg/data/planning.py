@@ -10,7 +10,8 @@ import numpy as np
 import shapely
 from numpy.typing import NDArray
 
-from geoseg.data.footprints import Frame, as_rows, sharing
+from geoseg.data.commonground import Standing, frame_of, standing_splits, suspects, without_sharing
+from geoseg.data.footprints import as_rows
 from geoseg.data.places import LookTask, look, look_tasks, seen
 from geoseg.data.sampling import SampleOptions, ScenePlan
 from geoseg.data.splits import SPLITS, Cell, cells_of, deal, deal_at_random, gap_of, regions_of
@@ -22,7 +23,6 @@ from geoseg.geo.vector import ClassMapping, on_map, read_labels
 from geoseg.geo.vector.burning import in_pixels
 
 RunLooks = Callable[[Callable[[LookTask], Path], Iterable[LookTask]], Iterator[tuple[LookTask, Path | Exception]]]
-Ground = Sequence[tuple[int, int, int, int, str]]
 
 
 def plan_store(
@@ -30,7 +30,7 @@ def plan_store(
     options: SampleOptions,
     folder: Path,
     run: RunLooks,
-    settled: Mapping[str, Ground] | None = None,
+    standing: Sequence[Standing] = (),
 ) -> tuple[list[ScenePlan | None], list[str]]:
     """Return the plan of each scene, and warnings.
 
@@ -39,7 +39,7 @@ def plan_store(
         options: How to cut and split them.
         folder: Where what a look at the labels finds is kept.
         run: Where looks are run.
-        settled: For scenes of a store that is added to, by id: the ground of their splits.
+        standing: The scenes of a store that is added to.
 
     Raises:
         DataError: Splits would share ground, or cannot be made.
@@ -47,18 +47,19 @@ def plan_store(
     if not facts:
         return [], []
     if options.plain:
-        return _plain(facts, options)
+        return _plain(facts, options, standing)
     cells = [cells_of(i, f, options.splits, options.size) if _dealt(options) else [] for i, f in enumerate(facts)]
     counts, places = _looked(facts, options, cells, folder, run)
     if _dealt(options):
-        plans = _by_blocks(facts, options, cells, counts, places, settled or {})
+        plans = _by_blocks(facts, options, cells, counts, places, standing)
     else:
         plans = [_by_scene(f, options, p) for f, p in zip(facts, places, strict=True)]
         if options.splits.method == "polygons":
             plans = [_by_polygons(f, options, plan) for f, plan in zip(facts, plans, strict=True)]
         elif options.splits.method == "random":
             plans = _at_random(facts, options, plans)
-    return _without_sharing(facts, options, plans)
+    apart, warnings = without_sharing(facts, options, plans, standing)
+    return list(apart), warnings
 
 
 def looks(options: SampleOptions) -> bool:
@@ -75,22 +76,14 @@ def _dealt(options: SampleOptions) -> bool:
     return options.splits.method == "blocks"
 
 
-def _plain(facts: Sequence[SceneFacts], options: SampleOptions) -> tuple[list[ScenePlan | None], list[str]]:
+def _plain(
+    facts: Sequence[SceneFacts], options: SampleOptions, standing: Sequence[Standing]
+) -> tuple[list[ScenePlan | None], list[str]]:
     """The unmoved grid: windows are worked out only where scenes of two splits lie on one another."""
-    frame = _frame(facts)
-    rows = [np.array([[0, 0, f.info.height, f.info.width]]) for f in facts]
-    whole = np.concatenate([frame.footprints(i, r) if frame.placed(i) else [None] for i, r in enumerate(rows)])
-    names = np.array([f.scene.split for f in facts])
-    suspects = sorted({scene for pair in sharing(whole, names) for scene in pair})
-    if suspects:
-        plans = [_by_scene(facts[i], options, NOWHERE) for i in suspects]
-        _, warnings = _without_sharing([facts[i] for i in suspects], options, plans)
-        return [None] * len(facts), warnings
-    return [None] * len(facts), []
-
-
-def _frame(facts: Sequence[SceneFacts]) -> Frame:
-    return Frame([(f.info.transform, f.info.crs.to_wkt() if f.info.crs else None, f.info.window.shape) for f in facts])
+    chosen = [facts[place] for place in suspects(facts, standing)]
+    plans = [_by_scene(f, options, NOWHERE) for f in chosen]
+    _, warnings = without_sharing(chosen, options, plans, standing) if chosen else ([], [])
+    return [None] * len(facts), warnings
 
 
 def _looked(
@@ -125,23 +118,21 @@ def _by_blocks(
     cells: Sequence[Sequence[Cell]],
     counts: Sequence[NDArray[np.int64]],
     places: Sequence[Places],
-    settled: Mapping[str, Ground],
+    standing: Sequence[Standing],
 ) -> list[ScenePlan]:
     """Deal out the blocks; those that lie on ground already dealt follow it."""
     every = [cell for own in cells for cell in own]
     all_counts = np.concatenate(list(counts)).astype(float)
-    leaders = _leaders(facts, every)
+    leaders, known = _leaders(facts, every, standing)
     free = [index for index, leader in enumerate(leaders) if leader == index]
     summed = np.zeros_like(all_counts)
     np.add.at(summed, leaders, all_counts)
     splits = [""] * len(every)
     held: dict[str, NDArray[np.float64]] = {}
     for index in free:
-        cell = every[index]
-        known = _settled_split(settled.get(facts[cell.scene].scene.scene_id, ()), cell.window)
-        if known:
-            splits[index] = known
-            held[known] = held.get(known, np.zeros(options.num_classes)) + summed[index]
+        if split := known.get(index):
+            splits[index] = split
+            held[split] = held.get(split, np.zeros(options.num_classes)) + summed[index]
     open_cells = [index for index in free if not splits[index]]
     if open_cells:
         dealt = deal(summed[open_cells], dict(options.splits.fractions), options.splits.seed, held)
@@ -163,17 +154,14 @@ def _in_regions(facts: SceneFacts, options: SampleOptions, regions: Sequence[Reg
     return ScenePlan(windows, training, ground)
 
 
-def _settled_split(ground: Ground, window: Window) -> str | None:
-    for row, col, height, width, split in ground:
-        common = Window(row, col, height, width).intersection(window)
-        if common is not None and 2 * common.height * common.width > height * width:
-            return split
-    return None
+def _leaders(
+    facts: Sequence[SceneFacts], cells: Sequence[Cell], standing: Sequence[Standing]
+) -> tuple[list[int], Mapping[int, str]]:
+    """Return for each cell the one whose split it takes: itself, or that of an earlier scene which it most covers.
 
-
-def _leaders(facts: Sequence[SceneFacts], cells: Sequence[Cell]) -> list[int]:
-    """Return for each cell the one whose split it takes: itself, or that of an earlier scene which it most covers."""
-    frame = _frame(facts)
+    And the splits, by cell, of those that lie on ground of the store.
+    """
+    frame = frame_of(facts, standing)
     polygons: list[Any] = []
     for scene in range(len(facts)):
         own = as_rows([cell.window for cell in cells if cell.scene == scene])
@@ -181,7 +169,7 @@ def _leaders(facts: Sequence[SceneFacts], cells: Sequence[Cell]) -> list[int]:
     leaders = list(range(len(cells)))
     present = [index for index, polygon in enumerate(polygons) if polygon is not None]
     if not present:
-        return leaders
+        return leaders, {}
     shapes = np.array([polygons[index] for index in present], object)
     first, second = shapely.STRtree(shapes).query(shapes, predicate="intersects")
     area = shapely.area(shapely.intersection(shapes[first], shapes[second]))
@@ -192,7 +180,7 @@ def _leaders(facts: Sequence[SceneFacts], cells: Sequence[Cell]) -> list[int]:
             best[follower] = max(best.get(follower, (0.0, 0)), (common, -leader))
     for follower in sorted(best):
         leaders[follower] = leaders[-best[follower][1]]
-    return leaders
+    return leaders, standing_splits(polygons, facts, standing)
 
 
 def _by_polygons(facts: SceneFacts, options: SampleOptions, plan: ScenePlan) -> ScenePlan:
@@ -244,7 +232,7 @@ def _at_random(facts: Sequence[SceneFacts], options: SampleOptions, plans: Seque
     for f, plan in zip(facts, plans, strict=True):
         if not options.windows.plain or any_overlap(plan.windows):
             raise DataError(_refused(f"windows that overlap ({f.scene.image})"))
-    frame = _frame(facts)
+    frame = frame_of(facts)
     whole = [frame.footprints(i, as_rows([f.info.window]))[0] if frame.placed(i) else None for i, f in enumerate(facts)]
     shapes = np.array([shape for shape in whole if shape is not None], object)
     if len(shapes) > 1:
@@ -265,52 +253,3 @@ def _at_random(facts: Sequence[SceneFacts], options: SampleOptions, plans: Seque
 def _refused(found: str) -> str:
     remedy = "use sample.split: {method: blocks}, which keeps the splits apart on the ground"
     return problem("sample.split: random", found, "windows without common ground", remedy)
-
-
-def _without_sharing(
-    facts: Sequence[SceneFacts], options: SampleOptions, plans: Sequence[ScenePlan]
-) -> tuple[list[ScenePlan | None], list[str]]:
-    """Refuse, tell, or mend: samples of different splits on common ground."""
-    frame = _frame(facts)
-    owners = [(i, window) for i, plan in enumerate(plans) if frame.placed(i) for window in plan.windows]
-    if not owners:
-        return list(plans), []
-    shapes = np.concatenate(
-        [frame.footprints(i, as_rows(list(plan.windows))) for i, plan in enumerate(plans) if frame.placed(i)]
-    )
-    names = np.array([plans[i].windows[window] for i, window in owners])
-    pairs = sharing(shapes, names)
-    if not pairs:
-        return list(plans), []
-    rule = "drop" if options.splits.method == "blocks" else options.splits.shared_ground
-    if rule == "drop":
-        gone = {owners[first] for first, _ in pairs}
-        return [_less(plan, {w for i, w in gone if i == number}) for number, plan in enumerate(plans)], []
-    return list(plans), _tell(facts, options, owners, names, pairs)
-
-
-def _less(plan: ScenePlan, gone: set[Window]) -> ScenePlan:
-    kept = {window: split for window, split in plan.windows.items() if window not in gone}
-    # What was left out is somebody else's ground: it has no part in the statistics either.
-    training = tuple(window for window, split in kept.items() if split == "trn") if gone else plan.training
-    return ScenePlan(kept, training, plan.ground, plan.apart + len(gone))
-
-
-def _tell(
-    facts: Sequence[SceneFacts],
-    options: SampleOptions,
-    owners: Sequence[tuple[int, Window]],
-    names: NDArray[Any],
-    pairs: Sequence[tuple[int, int]],
-) -> list[str]:
-    judged = {second for first, second in pairs if names[first] == "trn"}
-    total = int((names != "trn").sum())
-    images = sorted({str(facts[owners[i][0]].scene.image) for pair in pairs for i in pair})
-    shown = ", ".join(images[:4]) + (f" and {len(images) - 4} more" if len(images) > 4 else "")
-    found = f"{len(judged)} of {total} val and tst windows on ground of trn windows ({shown})"
-    if not judged:
-        found = f"val and tst windows on common ground ({shown})"
-    remedy = "sample.shared_ground: drop leaves such trn windows out, warn lets them pass"
-    if options.splits.shared_ground == "error":
-        raise DataError(problem("splits", found, "splits without common ground", remedy))
-    return [f"splits: {found}: scores may be too good; sample.shared_ground: drop leaves such trn windows out"]

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from affine import Affine
 from numpy.typing import NDArray
 
-from geoseg.data.sampling import SampleOptions, ScenePlan
+from geoseg.data.commonground import Standing
+from geoseg.data.sampling import COL, ROW, SPLIT, SampleOptions, ScenePlan
 from geoseg.data.shards import record_path
+from geoseg.data.splits import SPLITS
 from geoseg.data.store import SCHEMA_VERSION
 from geoseg.data.survey import SceneFacts, Survey
 
@@ -97,6 +100,21 @@ def scene_entry(facts: SceneFacts, plan: ScenePlan | None) -> dict[str, Any]:
 def read_record(folder: Path, scene_id: str) -> dict[str, Any]:
     """Return the record of a finished scene."""
     return dict(json.loads(record_path(folder, scene_id).read_text(encoding="utf-8")))
+
+
+def standing_scene(folder: Path, record: Record, size: int) -> Standing:
+    """Return a finished scene as one that new scenes must not share ground with.
+
+    Args:
+        folder: The store.
+        record: The scene's.
+        size: Side of a sample, pixels.
+    """
+    rows = read_rows(folder, record["id"])
+    windows = np.hstack([rows[:, [ROW, COL]], np.full((len(rows), 2), size)])
+    place = Affine(*record["transform"]), record["crs"], (record["height"], record["width"])
+    ground = [(*region[:4], region[4]) for region in record["ground"]]
+    return Standing(record["image"], place, windows, np.array(SPLITS, object)[rows[:, SPLIT]], ground)
 
 
 def read_rows(folder: Path, scene_id: str) -> NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import make_raster
+from conftest import make_polygons, make_raster, pixel_box
 from scenery import file_hashes, make_options, make_scene, make_store
 
 from geoseg.data import building, disk, sampling
@@ -300,3 +300,22 @@ def test_what_a_killed_process_left_half_written_is_not_in_the_store(tmp_path: P
 
     assert store is not None
     assert not list(store.folder.rglob(".*"))
+
+
+def test_what_a_row_says_of_a_scene_stays_with_it(tmp_path: Path) -> None:
+    """Weight and area of interest of a scene that is kept are those it was made with, and act as before."""
+    area = make_polygons(tmp_path / "aoi.gpkg", [pixel_box(0, 0, 20, 30)])
+    first = replace(_scene(tmp_path, "a"), weight=2.5, aoi=area)
+    second = _scene(tmp_path, "b", "val")
+    whole = make_store(tmp_path / "whole", [first, second], OPTIONS)
+    make_store(tmp_path / "data", [first], OPTIONS)
+    area.unlink()
+
+    store = _update(tmp_path / "data", [second], append=True)
+
+    entry = next(scene for scene in store.info.scenes if scene["id"] == first.scene_id)
+    assert (entry["weight"], entry["aoi"]) == (2.5, str(area))
+    assert store.info == replace(whole.info, provenance=store.info.provenance)
+    assert file_hashes(store.folder) == file_hashes(whole.folder)
+    # 20 x 30 pixels of the area of interest, without the 4 x 4 that are nodata.
+    assert store.info.statistics[0]["count"] == 20 * 30 - 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from scenery import CLASSES, make_options, make_scene, make_store
 
 from geoseg.data import sampling
 from geoseg.data.building import Build, build_store
+from geoseg.data.editing import plan_update
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.splits import Length, SplitOptions
 from geoseg.data.store import Store, open_store
@@ -253,3 +255,65 @@ def test_shares_of_annotated_and_valid_pixels(tmp_path: Path) -> None:
     store = make_store(tmp_path / "b", [scene], _options(16, min_valid=50.1))
     assert store.index["col_off"].tolist() == [0, 16, 48]
     assert store.info.dropped["trn"]["invalid"] == 1
+
+
+def _added(folder: Path, first: Any, second: Any, options: SampleOptions) -> tuple[Store, list[str]]:
+    """Make a store of the first scene, then append the second; return it and what was told."""
+    make_store(folder, [first], options)
+    final = folder / "samples"
+    found = survey([second], replace(options.survey, needs_training=False))
+    update = plan_update(final, found, options, append=True)
+    told: list[str] = []
+    store = build_store(found, options, final, Build(on_warning=told.append), update.kept)
+    assert store is not None
+    return store, told
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "with jitter"])
+def test_scenes_that_are_added_share_ground_with_those_of_the_store_by_the_same_rule(
+    tmp_path: Path, plain: bool
+) -> None:
+    trn, val = _pair(tmp_path)
+    more: dict[str, Any] = {} if plain else {"windows": WindowOptions(jitter=1, seed=0)}
+
+    store, told = _added(tmp_path / "a", trn, val, _options(16, **more))
+    (line,) = told
+    assert "of 16 val and tst windows on ground of trn windows" in line
+    assert all(str(scene.image) in line for scene in (trn, val))
+    if plain:
+        assert "4 of 16" in line
+        assert store.info.splitting["shared"] == {"trn-val": 4}
+
+    with pytest.raises(DataError, match="of 16 val and tst windows"):
+        _added(tmp_path / "b", trn, val, _options(16, splits=SplitOptions(shared_ground="error"), **more))
+
+
+def test_what_is_dropped_of_scenes_that_are_added(tmp_path: Path) -> None:
+    trn, val = _pair(tmp_path)
+    options = _options(16, splits=SplitOptions(shared_ground="drop"))
+    # A store needs training samples: `base`, which lies apart, holds some.
+    place = TRANSFORM * Affine.translation(300, 300)
+    base = make_scene(tmp_path, "base", "trn", np.ones((1, 32, 32), np.uint8), transform=place)
+    make_polygons(base.labels, [pixel_box(2, 2, 9, 9, place)], {"cls": [1]})
+    make_store(tmp_path / "a", [base, val], options)
+    final = tmp_path / "a" / "samples"
+    found = survey([trn], options.survey)
+    update = plan_update(final, found, options, append=True)
+    store = build_store(found, options, final, kept=update.kept)
+    assert store is not None
+    assert (store.index[store.index["scene"] == trn.scene_id].shape[0], store.info.samples["val"]) == (12, 16)
+    assert _shared_pixels(store) == 0
+
+    with pytest.raises(DataError, match=r"4 trn samples of the store on ground of new ones .*one.tif, .*two.tif"):
+        _added(tmp_path / "b", trn, val, options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_of_scenes_that_are_added_follow_those_of_the_store(tmp_path: Path, seed: int) -> None:
+    """The second scene lies 37 rows and 61 columns off the first, with other labels."""
+    first = _scene(tmp_path, "a")
+    second = _scene(tmp_path, "b", seed=seed + 1, transform=TRANSFORM * Affine.translation(61, 37))
+    store, _ = _added(tmp_path / "s", first, second, _options(splits=replace(BLOCKS, seed=seed)))
+    assert _shared_pixels(store) == 0
+    assert (store.index["scene"] == second.scene_id).sum() > 40
+    assert store.info.splitting["shared"] == {}
