@@ -1,0 +1,53 @@
+"""Every model under the default loss, and every loss under one model, learns four samples by heart.
+
+A network, or a loss, that cannot do that cannot learn. `tests/test_train_command.py` does the same for unetsmall under
+cross entropy at every run of the suite.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sample_store import make_store
+
+from geoseg import train
+from geoseg.learn.losses import LOSSES
+from geoseg.learn.modelfile import read_model_spec
+from geoseg.models import MODELS
+
+CONFIG = """\
+global: {samples_size: 32, num_classes: 2, number_of_bands: 2, seed: 5}
+training:
+  {batch_size: 4, num_epochs: 40, val_every: 40, learning_rate: 0.003, scheduler: one_cycle, precision: 32-true,
+   device: cpu, workers: 0, augmentation: none, run_name: run}
+"""
+# A network without norms is trained with smaller steps.
+WORDS = {"ternausnet": ["training.learning_rate=0.0003"], "unet": ["training.num_epochs=20", "training.val_every=20"]}
+SUMS = {"boundary": "{cross_entropy: 1, boundary: 0.1}"}  # by itself it does not say which side is which
+
+
+def iou_by_heart(folder: Path, *words: str) -> list[float]:
+    make_store(folder / "data", trn=4, val=4, same=True)
+    (folder / "config.yaml").write_text(CONFIG)
+    assert train.main([str(folder / "config.yaml"), *words]) == 0
+    ious: list[float] = read_model_spec(folder / "runs" / "run" / "best.safetensors").trained["iou"]
+    return ious
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_learns_four_samples(tmp_path: Path, name: str) -> None:
+    assert min(iou_by_heart(tmp_path, f"global.model_name={name}", *WORDS.get(name, []))) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_every_loss_learns_four_samples(tmp_path: Path, loss: str) -> None:
+    assert min(iou_by_heart(tmp_path, f"training.loss={SUMS.get(loss, loss)}")) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["label_smoothing=0.1", "hard_examples=0.25", "class_weights=auto"])
+def test_what_changes_a_loss_still_learns(tmp_path: Path, word: str) -> None:
+    assert min(iou_by_heart(tmp_path, f"training.{word}")) > 0.95
