@@ -21,8 +21,9 @@ from geoseg.learn.modelfile import ModelSpec, check_matches, model_hash, read_mo
 from geoseg.predict.images import Image, find_images, refuse_same_stems
 from geoseg.predict.loading import load_predictor
 from geoseg.predict.output import MapDescription, class_colours, classes_tag, output_path, refuse_input
+from geoseg.predict.plan import SlidingOptions
+from geoseg.predict.predictor import Predictor
 from geoseg.predict.scene import ClassifyOptions, SceneResult, bands_of, check_image, classify_scene, windows_of
-from geoseg.predict.sliding import Predictor, SlidingOptions
 from geoseg.settings import said_reading
 
 
@@ -38,6 +39,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="images, folders or patterns to classify")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder of the maps")
     parser.add_argument("--bands", nargs="+", type=int, metavar="N", help="bands to use, from 1, in the model's order")
+    parser.add_argument("--resume", action="store_true", help="go on with what an interrupted run left of its maps")
 
 
 def _needs_config(options: argparse.Namespace) -> bool:
@@ -109,7 +111,14 @@ def _prepare(call: Invocation) -> _Job:
         spec=spec,
         description=MapDescription(spec.class_names, class_colours(spec.classes), tags),
         folder=(call.options.output or section.output_path).absolute(),
-        options=ClassifyOptions(sliding, tuple(section.outputs), bands, spec.reading, not _numbered(call)),
+        options=ClassifyOptions(
+            sliding=sliding,
+            outputs=tuple(section.outputs),
+            bands=bands,
+            reading=spec.reading,
+            by_name=not _numbered(call),
+            resume=call.options.resume,
+        ),
     )
 
 
@@ -200,6 +209,9 @@ def _classify_one(image: Image, job: _Job, bar: Progress) -> SceneResult:
 def _summary(results: Sequence[SceneResult], spec: ModelSpec) -> list[str]:
     lines = []
     for result in results:
+        if result.already:
+            lines.append(f"{result.image}: was done already")
+            continue
         known = result.class_pixels.sum()
         shares = ", ".join(
             f"{name} {100 * pixels / known:.1f} %"
@@ -208,6 +220,8 @@ def _summary(results: Sequence[SceneResult], spec: ModelSpec) -> list[str]:
         )
         speed = f"{result.seconds:.1f} s, {result.megapixels_per_second:.2f} MPix/s"
         lines.append(f"{result.image}: {result.width} x {result.height} pixels, {speed}; {shares or 'no valid pixel'}")
+        if result.seam_index is not None:
+            lines.append(f"  seam index {result.seam_index:.2f} (1: classes change no more often at window borders)")
         lines += [f"  {path}" for path in result.paths.values()]
     return lines
 

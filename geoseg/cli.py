@@ -118,7 +118,7 @@ def _as_geoseg_error(error: BaseException) -> GeosegError | None:
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(
-            "interrupted: nothing half-written has a final name; run it again to go on (train: with --resume)"
+            "interrupted: nothing half-written has a final name; run it again to go on (train, classify: with --resume)"
         )
     # torch is not imported here, so its error is known by name.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":

@@ -17,10 +17,11 @@ from geoseg.learn.engine import MONITORS
 from geoseg.learn.losses import LOSSES, PIXEL_LOSSES
 from geoseg.learn.optimise import OPTIMIZERS, SCHEDULES
 from geoseg.learn.runtime import DEVICES, PRECISIONS
+from geoseg.learn.validation import CLASS_MONITORS, MONITORS
 from geoseg.models import MODELS
 from geoseg.models.options import MODEL_OPTIONS
-from geoseg.predict.output import OUTPUTS
-from geoseg.predict.sliding import BLENDINGS
+from geoseg.predict.outputs import OUTPUTS
+from geoseg.predict.plan import BLENDINGS
 
 PACKAGE = Path(__file__).resolve().parent.parent / "geoseg"
 

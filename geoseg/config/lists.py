@@ -7,7 +7,7 @@ from typing import Any
 
 from geoseg.config.rules import RefusedError, Rule, as_list, as_number, as_whole, nearest, resolve_path
 
-OUTPUTS = ("classes", "probabilities", "confidence")
+OUTPUTS = ("classes", "probabilities", "confidence", "entropy")
 
 
 def class_list() -> Rule:

@@ -340,8 +340,8 @@ class ClassificationSection(Section):
     overlap: Annotated[int | None, whole(0, optional=True)] = key(
         None, "Pixels by which neighbouring windows overlap on each side.", "the context that the model needs"
     )
-    blending: Annotated[str, choice("none", "hann")] = key(
-        "none", "How overlapping windows are joined: none (each gives its middle) or hann (weighted mean)."
+    blending: Annotated[str, choice("none", "hann", "gaussian")] = key(
+        "none", "How overlapping windows are joined: none (each gives its middle), hann or gaussian (weighted mean)."
     )
     window: Annotated[int | Literal["auto"], whole(16, words=("auto",))] = key(
         "auto", "Side of the window that is classified at once, in pixels, without its context."
@@ -350,7 +350,7 @@ class ClassificationSection(Section):
         None, "Windows classified together.", "1 on a CPU, more on a GPU"
     )
     outputs: Annotated[tuple[str, ...], output_list()] = key(
-        ("classes",), "What to write: classes, probabilities, confidence."
+        ("classes",), "What to write: classes, probabilities, confidence, entropy."
     )
     device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
         "auto", "Where to compute; auto takes a GPU if there is one."

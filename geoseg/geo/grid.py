@@ -170,8 +170,17 @@ def tiles(height: int, width: int, side: int, context: int, multiple: int = 1) -
     for row in range(0, height, side):
         for col in range(0, width, side):
             write = Window(row, col, min(side, height - row), min(side, width - col))
-            result.append(Tile(write, _grown(write, context, multiple)))
+            result.append(Tile(write, grown(write, context, multiple)))
     return result
+
+
+def grown(write: Window, context: int, multiple: int = 1) -> Window:
+    """Return a window with context on every side; its offsets and sides are multiples of `multiple`."""
+    row_off = (write.row_off - context) // multiple * multiple
+    col_off = (write.col_off - context) // multiple * multiple
+    row_stop = -(-(write.row_stop + context) // multiple) * multiple
+    col_stop = -(-(write.col_stop + context) // multiple) * multiple
+    return Window(row_off, col_off, row_stop - row_off, col_stop - col_off)
 
 
 def bounding(windows: Iterable[Window]) -> Window:
@@ -191,11 +200,3 @@ def _groups(offsets: tuple[int, ...], size: int, max_side: int) -> list[tuple[in
         else:
             groups.append([offset])
     return [tuple(group) for group in groups]
-
-
-def _grown(write: Window, context: int, multiple: int) -> Window:
-    row_off = (write.row_off - context) // multiple * multiple
-    col_off = (write.col_off - context) // multiple * multiple
-    row_stop = -(-(write.row_stop + context) // multiple) * multiple
-    col_stop = -(-(write.col_stop + context) // multiple) * multiple
-    return Window(row_off, col_off, row_stop - row_off, col_stop - col_off)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from geoseg.errors import DataError, problem
 from geoseg.geo.raster import stem
 from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members
-from geoseg.predict.output import OUTPUTS
+from geoseg.predict.outputs import OUTPUTS
 
 _OWN = tuple(f"_{output}.tif" for output in OUTPUTS)
 

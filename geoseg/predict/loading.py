@@ -8,7 +8,7 @@ import torch
 
 from geoseg.learn.modelfile import ModelSpec, load_model_file
 from geoseg.learn.runtime import keep_freed_memory, resolve_device, resolve_precision
-from geoseg.predict.sliding import Predictor
+from geoseg.predict.predictor import Predictor
 
 _AUTOCAST = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 

@@ -1,25 +1,23 @@
-"""The files that classification writes: class maps, probabilities, confidence."""
+"""The files that classification writes: names, descriptions, and how they get in place."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from geoseg.data.classes import default_colour
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, RasterWriter, create_geotiff, finish_cog, same_file, stem
-from geoseg.predict.sliding import NODATA, ClassBlock
-
-OUTPUTS = ("classes", "probabilities", "confidence")
-_TILES = (512, 256, 128, 64, 32, 16)
+from geoseg.geo.grid import Window
+from geoseg.geo.raster import RasterInfo, RasterWriter, create_geotiff, publish_cog, same_file, stem
+from geoseg.geo.raster.writing import Description
+from geoseg.predict.counting import MapCounts
+from geoseg.predict.outputs import MapOutput, map_outputs
+from geoseg.predict.partstore import PartStore, RunWriter
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,13 @@ class MapDescription:
         class_names: Names by class id.
         colours: "#rrggbb" by class id.
         tags: Metadata of the file, such as the model's name and hash.
+        values: What class maps hold in place of the ids; None: the ids.
     """
 
     class_names: tuple[str, ...]
     colours: tuple[str, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
+    values: tuple[int, ...] | None = None
 
 
 def output_path(folder: Path, image: str | os.PathLike[str], output: str = "classes") -> Path:
@@ -47,67 +47,62 @@ def class_colours(classes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(entry.get("colour") or default_colour(number) for number, entry in enumerate(classes))
 
 
-class MapWriter:
-    """Writes the blocks of one scene into all outputs that were asked for."""
+def publish_maps(
+    store: PartStore, parts: Sequence[Window], folder: Path, like: RasterInfo, description: MapDescription
+) -> dict[str, Path]:
+    """Put the maps of a scene together from its parts; each appears complete or not at all. Return them by output.
 
-    def __init__(self, writers: Mapping[str, RasterWriter]) -> None:
-        self._writers = writers
+    Args:
+        store: The parts, all complete.
+        parts: Their windows.
+        folder: Where the maps go.
+        like: The image; size, transform, CRS and control points are copied from it.
+        description: Class names, colours and tags.
 
-    def write(self, block: ClassBlock) -> None:
-        """Write a block; it must carry probabilities if they or the confidence are written."""
-        for output, writer in self._writers.items():
-            if output == "classes":
-                writer.write(block.classes, block.window)
-                continue
-            assert block.probabilities is not None
-            values = block.probabilities
-            # With NaN where invalid the maximum is NaN too, without a warning.
-            writer.write(values if output == "probabilities" else values.max(axis=0), block.window)
+    Raises:
+        DataError: A map cannot be written.
+    """
+    paths = {output.name: output_path(folder, like.path, output.name) for output in store.outputs}
+    # The class map comes last: where it is, everything is.
+    for output in sorted(store.outputs, key=lambda output: output.name == "classes"):
+        template = store.folder / f".{output.name}_template.tif"
+        with _described(template, output, like, description):
+            pass  # no pixel: it is there for its description
+        try:
+            publish_cog(
+                template, store.map_levels(output, parts), output.profile, paths[output.name], output.resampling
+            )
+        finally:
+            template.unlink(missing_ok=True)
+    return paths
 
 
 @contextlib.contextmanager
 def write_maps(
-    folder: Path, like: RasterInfo, description: MapDescription, outputs: Sequence[str] = ("classes",), side: int = 512
-) -> Iterator[MapWriter]:
-    """Write the outputs of one scene; they appear under their final names when the block ends well, else not at all.
-
-    Classes are uint8 with nodata 255, probabilities (a band per class) and confidence (the probability of the class in
-    the map) are float32 with nodata NaN. Maps that exist are replaced.
+    folder: Path, like: RasterInfo, description: MapDescription, outputs: Sequence[str] = ("classes",)
+) -> Iterator[RunWriter]:
+    """Write the maps of a scene from blocks that come row by row; they appear when the block ends well, else not.
 
     Args:
         folder: Where the maps go; created if missing.
-        like: The image; size, transform, CRS and control points are copied from it.
+        like: The image.
         description: Class names, colours and tags.
-        outputs: Some of `OUTPUTS`.
-        side: Side of the blocks that will be written; the file's own blocks are chosen to fit it.
+        outputs: Some of `geoseg.predict.outputs.OUTPUTS`.
 
     Raises:
         DataError: An output would replace the image itself, or cannot be written.
-        ValueError: An unknown output.
     """
-    if unknown := set(outputs) - set(OUTPUTS):
-        raise ValueError(f"unknown outputs {sorted(unknown)}, expected some of {', '.join(OUTPUTS)}")
-    finals = {output: output_path(folder, like.path, output) for output in outputs}
-    refuse_input(like.path, finals.values())
-    _make_folder(folder)
-    tile = next((size for size in _TILES if side % size == 0), 256)
-    temporaries = {
-        output: final.with_name(f".{final.stem}.{uuid.uuid4().hex[:8]}.tif") for output, final in finals.items()
-    }
+    refuse_input(like.path, [output_path(folder, like.path, output) for output in outputs])
+    count = len(description.class_names)
+    maps = map_outputs(outputs, count, description.values)
+    store = PartStore(folder / f".{stem(like.path)}_parts", maps, like.window.shape, count)
+    store.begin("", resume=False)
     try:
-        with contextlib.ExitStack() as stack:
-            yield MapWriter(
-                {
-                    output: stack.enter_context(_create(path, output, like, description, tile))
-                    for output, path in temporaries.items()
-                }
-            )
-        # The class map comes last: where it is, everything is.
-        for output in sorted(finals, key=lambda name: name == "classes"):
-            finish_cog(temporaries[output], finals[output], "mode" if output == "classes" else "average")
+        with store.writing([like.window], MapCounts.zero(count)) as writer:
+            yield writer
+        publish_maps(store, [like.window], folder, like, description)
     finally:
-        for path in temporaries.values():
-            path.unlink(missing_ok=True)
+        store.remove()
 
 
 def refuse_input(image: str | os.PathLike[str], outputs: Iterable[Path]) -> None:
@@ -125,32 +120,23 @@ def refuse_input(image: str | os.PathLike[str], outputs: Iterable[Path]) -> None
             )
 
 
-def _create(path: Path, output: str, like: RasterInfo, description: MapDescription, tile: int) -> Any:
-    if output == "classes":
-        return create_geotiff(
-            path,
-            like,
-            1,
-            np.uint8,
-            NODATA,
-            tile,
-            colours=description.colours,
-            tags=description.tags,
-            names=description.class_names,
-            band_names=("class",),
+def _described(
+    path: Path, output: MapOutput, like: RasterInfo, description: MapDescription
+) -> contextlib.AbstractContextManager[RasterWriter]:
+    tags = dict(description.tags)
+    if output.name != "classes":
+        names = description.class_names if output.name == "probabilities" else (output.name,)
+        if output.scale != 1:
+            tags["SCALE"] = f"{output.scale:g}"
+        described = Description(tags=tags, band_names=names, scale=output.scale)
+    elif description.values is None:
+        described = Description(
+            tags=tags, band_names=("class",), colours=description.colours, names=description.class_names
         )
-    names = description.class_names if output == "probabilities" else ("confidence",)
-    return create_geotiff(
-        path, like, len(names), np.float32, float("nan"), tile, tags=description.tags, band_names=names
-    )
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"a folder that cannot be made ({error.strerror})"
-        raise DataError(problem(folder, found, "a writable place", "choose another output folder")) from error
+    else:
+        colours = dict(zip(description.values, description.colours, strict=True))
+        described = Description(tags=tags, band_names=("class",), colours=colours)
+    return create_geotiff(path, like, output.count, output.dtype, output.nodata, **described)
 
 
 def classes_tag(classes: Sequence[Mapping[str, Any]]) -> str:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, Reading, contradicting, numbers_by_name, open_raster, read_info
+from geoseg.geo.grid import bounding
+from geoseg.geo.raster import (
+    Raster,
+    RasterInfo,
+    Reading,
+    contradicting,
+    key_of,
+    local_files,
+    numbers_by_name,
+    open_raster,
+    read_info,
+    read_tags,
+    stem,
+)
 from geoseg.geo.vector.reproject import as_pyproj
 from geoseg.learn.modelfile import ModelSpec
-from geoseg.predict.output import MapDescription, output_path, write_maps
-from geoseg.predict.sliding import NODATA, Predictor, SlidingOptions, count_windows, plan_windows, predict_blocks
+from geoseg.predict.counting import MapCounter, MapCounts
+from geoseg.predict.output import MapDescription, output_path, publish_maps, refuse_input
+from geoseg.predict.outputs import map_outputs, needs_probabilities
+from geoseg.predict.partstore import PartStore, as_record
+from geoseg.predict.plan import Plan, SlidingOptions, count_windows, parts, runs
+from geoseg.predict.predictor import Predictor
+from geoseg.predict.sliding import plan_windows, predict_blocks
 
+_RUN, _RUN_DIGITS = "RUN", 16  # the tag that tells whether a map is that of the run which is resumed
 _RESOLUTION_FACTOR = 1.5  # ground pixels that differ by more look different to the network
 
 
@@ -28,10 +48,12 @@ class ClassifyOptions:
 
     Attributes:
         sliding: Windows, overlap, blending, batch size.
-        outputs: Some of "classes", "probabilities", "confidence".
+        outputs: Some of `geoseg.predict.outputs.OUTPUTS`.
         bands: Band numbers, from 1, to use instead of those the model recorded; they must mean the same.
         by_name: Whether bands are taken by name from images that have all of the model's by name.
         reading: What is done to the values of the images.
+        scaled: Whether fractions (probabilities and so on) are written as uint8.
+        resume: Whether to go on with the parts that an interrupted run left.
     """
 
     sliding: SlidingOptions = field(default_factory=SlidingOptions)
@@ -39,6 +61,8 @@ class ClassifyOptions:
     bands: tuple[int, ...] | None = None
     reading: Reading = field(default_factory=Reading)
     by_name: bool = True
+    scaled: bool = False
+    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,8 @@ class SceneResult:
         width: Columns.
         seconds: Wall time, finishing of the files included.
         class_pixels: (num_classes,) pixels of each class.
+        seam_index: How much more often neighbouring pixels differ across the borders of windows than inside them.
+        already: Whether the maps were there from the run that was resumed; then nothing was counted.
     """
 
     image: str
@@ -60,6 +86,8 @@ class SceneResult:
     width: int
     seconds: float
     class_pixels: NDArray[np.int64]
+    seam_index: float | None = None
+    already: bool = False
 
     @property
     def megapixels_per_second(self) -> float:
@@ -126,30 +154,104 @@ def classify_scene(
         DataError: The image cannot be read, or the maps cannot be written.
     """
     start = time.perf_counter()
-    counts = np.zeros(256, dtype=np.int64)
-    outputs = options.outputs
+    paths = {output: output_path(folder, image, output) for output in options.outputs}
+    refuse_input(image, paths.values())
+    outputs = map_outputs(options.outputs, predictor.num_classes, description.values, options.scaled)
     with open_raster(image, bands, reading=options.reading) as raster:
-        info = raster.info
-        plan = plan_windows(predictor, info.height, info.width, options.sliding)
-        likelihood = any(output != "classes" for output in outputs)
-        with write_maps(folder, info, description, outputs, plan.side) as maps:
-            for block in predict_blocks(predictor, raster, plan, likelihood, on_progress):
-                counts += np.bincount(block.classes.ravel(), minlength=256)
-                maps.write(block)
+        plan = _plan(predictor, raster.info, options)
+        made_of = _made_of(raster, plan, description, options)
+        run = hashlib.sha256(made_of.encode()).hexdigest()[:_RUN_DIGITS]
+        if options.resume and all(_made_by(path) == run for path in paths.values()):
+            if on_progress is not None:
+                on_progress(count_windows(plan))
+            counts, already = MapCounts.zero(predictor.num_classes), True
+        else:
+            described = replace(description, tags={**description.tags, _RUN: run})
+            store = PartStore(_parts_folder(folder, image), outputs, (plan.height, plan.width), predictor.num_classes)
+            counts, already = (
+                _make_maps(predictor, raster, plan, store, (made_of, described, options), on_progress),
+                False,
+            )
     return SceneResult(
         image=os.fspath(image),
-        paths={output: output_path(folder, image, output) for output in outputs},
-        height=info.height,
-        width=info.width,
+        paths=paths,
+        height=plan.height,
+        width=plan.width,
         seconds=time.perf_counter() - start,
-        class_pixels=np.delete(counts, NODATA)[: predictor.num_classes],
+        class_pixels=counts.classes,
+        seam_index=counts.seam_index,
+        already=already,
     )
+
+
+def _make_maps(
+    predictor: Predictor,
+    raster: Raster,
+    plan: Plan,
+    store: PartStore,
+    how: tuple[str, MapDescription, ClassifyOptions],
+    on_progress: Callable[[int], None] | None,
+) -> MapCounts:
+    """Make parts and maps; where it fails, parts that are complete stay, to be resumed from."""
+    made_of, description, options = how
+    store.begin(made_of, options.resume)
+    try:
+        counts = _make_parts(predictor, raster, plan, store, on_progress)
+        publish_maps(store, parts(plan), store.folder.parent, raster.info, description)
+    except BaseException:
+        if store.is_empty():
+            store.remove()
+        raise
+    store.remove()
+    return counts
+
+
+def _parts_folder(folder: Path, image: str | os.PathLike[str]) -> Path:
+    return folder / f".{stem(image)}_parts"
+
+
+def _made_by(path: Path) -> str | None:
+    """Return what run a map was made by, or None where there is no map."""
+    return read_tags(path).get(_RUN) if path.is_file() else None
+
+
+def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> Plan:
+    pixel_bytes = np.dtype(info.dtype).itemsize * len(info.image_bands)
+    return plan_windows(predictor, info.height, info.width, options.sliding, pixel_bytes)
+
+
+def _make_parts(
+    predictor: Predictor, raster: Raster, plan: Plan, store: PartStore, on_progress: Callable[[int], None] | None
+) -> MapCounts:
+    """Compute the parts that are missing; return the counts of all."""
+    everything = parts(plan)
+    missing = [part for part in everything if not store.has(part)]
+    step = on_progress or (lambda _: None)
+    step(count_windows(plan) - count_windows(plan, missing))
+    likelihood = needs_probabilities([output.name for output in store.outputs])
+    for run in runs(missing):
+        region = bounding(run)
+        counter = MapCounter(predictor.num_classes, region)
+        with store.writing(run, counter.counts) as writer:
+            for block in predict_blocks(predictor, raster, plan, region, likelihood, step):
+                counter.add(block)
+                writer.write(block)
+    return store.counts(everything)
+
+
+def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: ClassifyOptions) -> str:
+    """Return all that decides the bytes of a scene's parts."""
+    image, bands = raster.info.path, raster.bands
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in local_files(image)]
+    facts = {"image": key_of(image), "files": files, "plan": asdict(plan), "tags": dict(description.tags)}
+    chosen = {"outputs": options.outputs, "bands": bands, "scaled": options.scaled}
+    return as_record({**facts, **chosen, "reading": options.reading.to_dict(), "values": description.values})
 
 
 def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: ClassifyOptions) -> int:
     """Return how many windows `classify_scene` will compute for an image."""
     info = read_info(image, reading=options.reading)
-    return count_windows(plan_windows(predictor, info.height, info.width, options.sliding), predictor.num_classes)
+    return count_windows(_plan(predictor, info, options))
 
 
 def _named_bands(info: RasterInfo, spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...] | None:

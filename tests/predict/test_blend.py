@@ -8,24 +8,38 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from geoseg.predict.blend import Strip, StripBlender, hann_tiles, hann_weights, strips, window_count
+from geoseg.predict.blend import (
+    Span,
+    StripBlender,
+    axis_weights,
+    gaussian_weights,
+    hann_weights,
+    overlapping_tiles,
+    window_count,
+)
 
 
-def blended(scores: dict[tuple[int, int], torch.Tensor], shape, stride: int, overlap: int, cut: list[Strip]):
+def blended(
+    scores: dict[tuple[int, int], torch.Tensor], shape, stride: int, overlap: int, cut: list[Span], blending="hann"
+):
     """Blend given window scores, strip by strip, into (channels, height, width) and count how often pixels come."""
     height, width = shape
     channels = next(iter(scores.values())).shape[0]
     result = torch.full((channels, height, width), torch.nan, dtype=torch.float64)
     times = np.zeros(shape, dtype=int)
+    weights = axis_weights(blending, stride + overlap, overlap)
+    rows = Span(0, 0, window_count(height, stride, overlap))
     for strip in cut:
-        blender = StripBlender(channels, stride, overlap, strip, torch.device("cpu"), torch.float64)
-        for tile in hann_tiles(height, width, stride, overlap, strip):
-            mean = blender.add(tile, scores[tile.read.row_off, tile.read.col_off])
+        blender = StripBlender(channels, stride, weights, rows, strip, torch.device("cpu"), torch.float64)
+        for tile in overlapping_tiles(height, width, stride, overlap, rows, strip):
+            mean = blender.add(tile, scores[tile.read.row_off, tile.read.col_off].clone())
             if mean is not None:
-                rows = slice(tile.write.row_off, tile.write.row_stop)
-                columns = slice(tile.write.col_off, tile.write.col_stop)
-                result[:, rows, columns] = mean
-                times[rows, columns] += 1
+                at = (
+                    slice(tile.write.row_off, tile.write.row_stop),
+                    slice(tile.write.col_off, tile.write.col_stop),
+                )
+                result[:, at[0], at[1]] = mean
+                times[at] += 1
     return result, times
 
 
@@ -40,8 +54,8 @@ def random_scores(shape, stride: int, overlap: int, seed: int = 0):
     }
 
 
-def one_strip(width: int, stride: int, overlap: int) -> list[Strip]:
-    return [Strip(0, 0, window_count(width, stride, overlap))]
+def one_strip(width: int, stride: int, overlap: int) -> list[Span]:
+    return [Span(0, 0, window_count(width, stride, overlap))]
 
 
 def test_weights_of_a_small_window():
@@ -76,10 +90,11 @@ def test_window_count(length: int, expected: int):
 @pytest.mark.parametrize(
     ("shape", "stride", "overlap"), [((21, 35), 8, 4), ((9, 50), 4, 12), ((30, 7), 5, 0), ((1, 1), 4, 2)]
 )
-def test_equals_the_weighted_mean_over_whole_windows(shape, stride: int, overlap: int):
+@pytest.mark.parametrize("blending", ["hann", "gaussian"])
+def test_equals_the_weighted_mean_over_whole_windows(shape, stride: int, overlap: int, blending: str):
     scores = random_scores(shape, stride, overlap)
     side = stride + overlap
-    axis = hann_weights(side, overlap)
+    axis = axis_weights(blending, side, overlap)
     weights = axis[:, None] * axis
     big = (shape[0] + 2 * side, shape[1] + 2 * side)
     total, wanted = torch.zeros(big, dtype=torch.float64), torch.zeros(2, *big, dtype=torch.float64)
@@ -87,7 +102,7 @@ def test_equals_the_weighted_mean_over_whole_windows(shape, stride: int, overlap
         total[row : row + side, column : column + side] += weights
         wanted[:, row : row + side, column : column + side] += weights * values
     wanted = (wanted / total)[:, : shape[0], : shape[1]]
-    result, times = blended(scores, shape, stride, overlap, one_strip(shape[1], stride, overlap))
+    result, times = blended(scores, shape, stride, overlap, one_strip(shape[1], stride, overlap), blending)
     assert (times == 1).all()
     torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12)
 
@@ -98,7 +113,7 @@ def test_strips_do_not_change_a_bit(height: int, width: int, stride: int, overla
     scores = random_scores((height, width), stride, overlap)
     columns = window_count(width, stride, overlap)
     reach = -(-overlap // stride)
-    cut = [Strip(max(0, first - reach), first, min(columns, first + size)) for first in range(0, columns, size)]
+    cut = [Span(max(0, first - reach), first, min(columns, first + size)) for first in range(0, columns, size)]
     whole, _ = blended(scores, (height, width), stride, overlap, one_strip(width, stride, overlap))
     pieces, times = blended(scores, (height, width), stride, overlap, cut)
     assert (times == 1).all()
@@ -114,11 +129,10 @@ def test_equal_scores_stay_equal_to_the_last_bit():
         assert (result == value).all()
 
 
-def test_strips_cover_all_columns_and_keep_to_the_budget():
-    cut = strips(columns=1000, stride=512, overlap=128, channels=5, budget=64 * 2**20)
-    assert [strip.first for strip in cut[1:]] == [strip.stop for strip in cut[:-1]]
-    assert (cut[0].first, cut[0].lead, cut[-1].stop) == (0, 0, 1000)
-    assert all(strip.first - strip.lead == 1 for strip in cut[1:])
-    widest = max(strip.stop - strip.first for strip in cut) * 512
-    assert 32 * 2**20 < 4 * 6 * 128 * widest <= 64 * 2**20
-    assert len(strips(columns=10, stride=512, overlap=128, channels=5)) == 1
+def test_gaussian_weights_are_positive_and_symmetric():
+    for side in (1, 16, 683):
+        weights = gaussian_weights(side)
+        assert weights.min() > 0
+        torch.testing.assert_close(weights, weights.flip(0), rtol=0, atol=0)
+    # Four pixels are 4 / 8 of a standard deviation each; the outer centres lie 1.5 pixels, 3 deviations, away.
+    np.testing.assert_allclose(gaussian_weights(4), np.exp([-4.5, -0.5, -0.5, -4.5]), rtol=1e-15)

@@ -13,17 +13,9 @@ from torch import nn
 from geoseg.errors import DataError
 from geoseg.geo.grid import Window
 from geoseg.geo.raster import Pixels
-from geoseg.predict import blend
-from geoseg.predict.sliding import (
-    NODATA,
-    Predictor,
-    SlidingOptions,
-    best_class,
-    count_windows,
-    plan_windows,
-    predict_blocks,
-    predict_scores,
-)
+from geoseg.predict.plan import PART, SlidingOptions, count_windows, parts, runs
+from geoseg.predict.predictor import Predictor
+from geoseg.predict.sliding import NODATA, best_class, plan_windows, predict_blocks, predict_scores
 
 SHAPES = [(600, 600), (257, 1000), (100, 180), (1, 1), (256, 257)]
 
@@ -54,14 +46,14 @@ def classified(predictor: Predictor, source, shape, probabilities: bool = False,
     done: list[int] = []
     classes, times = np.zeros(shape, dtype=np.uint8), np.zeros(shape, dtype=int)
     likelihood = np.zeros((predictor.num_classes, *shape), dtype=np.float32)
-    for block in predict_blocks(predictor, source, plan, probabilities, done.append):
+    for block in predict_blocks(predictor, source, plan, None, probabilities, done.append):
         at = block.window.within(Window(0, 0, *shape))
         classes[at] = block.classes
         times[at] += 1
         if block.probabilities is not None:
             likelihood[:, at[0], at[1]] = block.probabilities
     assert (times == 1).all()
-    assert sum(done) == count_windows(plan, predictor.num_classes)
+    assert sum(done) == count_windows(plan)
     return (classes, likelihood) if probabilities else classes
 
 
@@ -80,7 +72,7 @@ def window_options(blending: str):
     yield from ({"overlap": 32, "window": window, "blending": blending} for window in (64, 100, 512, None))
 
 
-@pytest.mark.parametrize("blending", ["none", "hann"])
+@pytest.mark.parametrize("blending", ["none", "hann", "gaussian"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_pattern_comes_back_at_its_place(shape, blending: str):
     wanted = pattern(shape)
@@ -94,14 +86,14 @@ def test_a_pattern_comes_back_at_its_place(shape, blending: str):
 def test_batches_change_nothing(batch_size: int):
     source = ArraySource(pattern((257, 300))[None])
     predictor = Predictor(one_hot, num_classes=5, size_divisor=8)
-    for blending in ("none", "hann"):
+    for blending in ("none", "hann", "gaussian"):
         result = classified(
             predictor, source, (257, 300), window=64, overlap=16, blending=blending, batch_size=batch_size
         )
         np.testing.assert_array_equal(result, pattern((257, 300)))
 
 
-@pytest.mark.parametrize("blending", ["none", "hann"])
+@pytest.mark.parametrize("blending", ["none", "hann", "gaussian"])
 def test_a_constant_network_gives_a_constant_map(blending: str):
     def constant(batch: torch.Tensor) -> torch.Tensor:
         return torch.tensor([0.1, 2.3, -1.0]).view(1, 3, 1, 1).expand(len(batch), 3, *batch.shape[2:])
@@ -121,7 +113,7 @@ def test_a_constant_network_gives_a_constant_map(blending: str):
 def test_windows_lie_at_multiples_of_the_divisor():
     source = ArraySource(np.zeros((1, 300, 500), dtype=np.uint8))
     predictor = Predictor(one_hot, num_classes=5, size_divisor=16, receptive_radius=51)
-    for blending in ("none", "hann"):
+    for blending in ("none", "hann", "gaussian"):
         classified(predictor, source, (300, 500), window=100, blending=blending)
     assert {n % 16 for w in source.windows for n in (w.row_off, w.col_off, w.height, w.width)} == {0}
     assert max(w.width for w in source.windows) >= 100 + 2 * 51
@@ -203,7 +195,7 @@ def test_no_seams_with_a_unet():
     assert seamless(net, net.size_divisor, net.receptive_radius, 4, (168, 168)) < 1e-10
 
 
-@pytest.mark.parametrize("blending", ["none", "hann"])
+@pytest.mark.parametrize("blending", ["none", "hann", "gaussian"])
 def test_a_few_invalid_pixels_stay_a_few(blending: str):
     torch.manual_seed(0)
     net = trained_like(SmallNet())
@@ -246,7 +238,7 @@ def test_windows_without_a_valid_pixel_are_not_computed():
 
     valid = np.zeros((64, 64), dtype=bool)
     valid[40, 40] = True
-    for blending in ("none", "hann"):
+    for blending in ("none", "hann", "gaussian"):
         calls.clear()
         source = ArraySource(np.zeros((1, 64, 64)), valid)
         result = classified(Predictor(spy, 2), source, (64, 64), window=16, overlap=0, blending=blending)
@@ -273,23 +265,52 @@ def test_the_lowest_of_equal_classes_wins():
     assert best_class(torch.tensor([1.0, 2.0, 2.0]).view(3, 1, 1)).tolist() == [[1]]
 
 
-def test_bounded_strips_give_the_same_map(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("blending", ["none", "hann", "gaussian"])
+@pytest.mark.parametrize("window", [32, 48])
+def test_any_region_is_as_in_the_whole(blending: str, window: int):
+    """Where strips and runs of parts begin changes no bit, so that they may be computed in any order, or anew."""
     torch.manual_seed(0)
     predictor = Predictor(trained_like(SmallNet()), 3, size_divisor=4, receptive_radius=20, dtype=torch.float64)
-    source = ArraySource(np.random.default_rng(1).normal(size=(2, 70, 700)))
-    options = {"window": 32, "blending": "hann"}
-    whole, whole_likelihood = classified(predictor, source, (70, 700), True, **options)
-    monkeypatch.setattr(blend.strips, "__defaults__", (1,))
-    cut, cut_likelihood = classified(predictor, source, (70, 700), True, **options)
-    np.testing.assert_array_equal(whole, cut)
-    np.testing.assert_array_equal(whole_likelihood, cut_likelihood)
+    shape = (170, 300)
+    source = ArraySource(np.random.default_rng(1).normal(size=(2, *shape)))
+    plan = plan_windows(predictor, *shape, SlidingOptions(window=window, blending=blending))
+    whole = torch.zeros(3, *shape, dtype=torch.float64)
+    for block in predict_scores(predictor, source, plan):
+        rows, columns = block.window.within(Window(0, 0, *shape))
+        whole[:, rows, columns] = block.scores
+    for region in (Window(64, 128, 60, 100), Window(0, 0, 40, 300), Window(128, 256, 42, 44), Window(0, 296, 170, 4)):
+        times = np.zeros(region.shape, int)
+        for block in predict_scores(predictor, source, plan, region):
+            rows, columns = block.window.within(Window(0, 0, *shape))
+            if blending == "none":  # other windows, whose sums are rounded otherwise
+                torch.testing.assert_close(block.scores, whole[:, rows, columns], rtol=0, atol=1e-10)
+            else:
+                assert torch.equal(block.scores, whole[:, rows, columns])
+            times[block.window.within(region)] += 1
+        assert (times == 1).all()
+
+
+@pytest.mark.parametrize("blending", ["none", "hann"])
+def test_parts_partition_a_scene(blending: str):
+    predictor = Predictor(one_hot, num_classes=5, size_divisor=8, receptive_radius=51)
+    for shape in ((1, 1), (5000, 30_000), (PART, 2 * PART), (PART + 1, 90_001)):
+        plan = plan_windows(predictor, *shape, SlidingOptions(blending=blending))
+        found = parts(plan)
+        assert sum(part.height * part.width for part in found) == shape[0] * shape[1]
+        assert all(part.row_off % PART == part.col_off % PART == 0 for part in found)
+        assert [part for run in runs(found) for part in run] == found
+        assert len(runs(found)) == -(-shape[1] // plan.strip)
+        assert len(runs(found[:1] + found[2:])) >= 1
 
 
 _MEASURE = """
 import resource
 import numpy as np, torch
+from geoseg.geo.grid import Window
 from geoseg.geo.raster import Pixels
-from geoseg.predict.sliding import Predictor, SlidingOptions, plan_windows, predict_blocks
+from geoseg.predict.plan import SlidingOptions, parts, runs
+from geoseg.predict.predictor import Predictor
+from geoseg.predict.sliding import plan_windows, predict_blocks
 
 torch.set_num_threads(1)
 predictor = Predictor(lambda batch: batch.repeat(1, 6, 1, 1), num_classes=6)
@@ -305,12 +326,11 @@ for blending, height, width in (
     ("none", 256, 25_000), ("none", 25_000, 256), ("hann", 25_000, 256), ("hann", 256, 25_000)
 ):
     plan = plan_windows(predictor, height, width, SlidingOptions(window=256, overlap=64, blending=blending))
-    blocks = predict_blocks(predictor, Endless(), plan)
-    for _ in range(8):
-        next(blocks)
-    before = highest()
-    for _ in blocks:
-        pass
+    before = 0
+    for run in runs(parts(plan)):
+        region = Window(run[0].row_off, run[0].col_off, sum(part.height for part in run), run[0].width)
+        for number, _ in enumerate(predict_blocks(predictor, Endless(), plan, region)):
+            before = before or (number == 8 and highest())
     print(highest() - before)
 """
 
@@ -319,6 +339,5 @@ for blending, height, width in (
 def test_memory_does_not_grow_with_the_raster():
     printed = subprocess.run([sys.executable, "-c", _MEASURE], check=True, capture_output=True, text=True).stdout
     grown = [int(line) // 1024 for line in printed.split()]
-    # The scores of the scene would be 170 MiB. A wide scene that is blended keeps the rows below, within a budget.
-    assert max(grown[:3]) < 12
-    assert grown[3] < blend.STATE_BYTES // 2**20 + 12
+    # The scores of the scene would be 170 MiB.
+    assert max(grown) < 12

@@ -26,7 +26,7 @@ from geoseg.geo.raster.options import Reading, converted_dtype
 
 # GDAL would take 5 % of the machine's memory for each process; blocks are read once, so a small cache is enough.
 # In bytes: unlike GDAL itself, rasterio does not read small numbers as megabytes.
-CACHE_BYTES = 64 * 2**20
+CACHE_BYTES = 32 * 2**20
 # rasterio lets some of GDAL's own errors through, unwrapped.
 GDAL_ERRORS = (RasterioError, CRSError, CPLE_BaseError)
 
