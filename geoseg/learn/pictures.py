@@ -1,18 +1,58 @@
-"""Pictures of samples as a model sees them: image, label, prediction and errors."""
+"""Pictures of samples as a model sees them: image, label, prediction and errors; in TensorBoard as training goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import nn
 
 from geoseg.data.dataset import SampleDataset
 from geoseg.data.preview import UNKNOWN, coloured, shown_bands, stretched
+from geoseg.learn.checkpoint import CURVES
+from geoseg.learn.runtime import Runtime
 
 RIGHT, WRONG = (236, 240, 243), (214, 0, 140)
 GAP = 4  # white pixels between the pictures
+COUNT = 4  # samples in TensorBoard
+_SIDE = 256  # of their pictures at most, pixels
+
+
+class SampleImages:
+    """Writes pictures of a few samples to TensorBoard, always the same ones, evenly spread over the split.
+
+    They lie in a folder of their own within that of the curves: TensorBoard reads one file of a folder at a time.
+
+    Args:
+        folder: The run folder.
+        dataset: The samples of validation.
+        runtime: Where the model computes, and how.
+    """
+
+    def __init__(self, folder: Path, dataset: SampleDataset, runtime: Runtime) -> None:
+        self._folder, self._dataset, self._runtime = folder / CURVES / "samples", dataset, runtime
+        count = min(COUNT, len(dataset))
+        self.items = [(2 * number + 1) * len(dataset) // (2 * count) for number in range(count)]
+
+    @torch.no_grad()
+    def add(self, model: nn.Module, step: int) -> None:
+        """Add what the model, which is left in evaluation mode, says at a step."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        model.eval()
+        fabric = self._runtime.fabric
+        images = torch.stack([self._dataset[item][0] for item in self.items]).to(fabric.device)
+        with fabric.autocast():
+            predicted = model(images).max(dim=1)[1].cpu().numpy()
+        side = min(_SIDE, images.shape[-1])
+        with SummaryWriter(str(self._folder), purge_step=step) as writer:
+            for item, classes in zip(self.items, predicted, strict=True):
+                picture = sample_picture(self._dataset, item, classes, side, across=True)
+                writer.add_image(f"validation/{item}", picture, step, dataformats="HWC")
 
 
 def sample_picture(
