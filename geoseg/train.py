@@ -154,8 +154,8 @@ def _learning_rate(job: Job, saved: Checkpoint | None, log: Log) -> float:
         return float(saved.settings["learning_rate"])
     found = range_test(job)
     log.note(
-        f"learning_rate auto: {found.rate:.2g}, a tenth of {10 * found.rate:.2g}, where the loss was lowest "
-        f"({found.first:.4g} at first, {found.lowest:.4g} there; {found.steps} steps up to {found.high:.2g})"
+        f"learning_rate auto: {found.rate:.2g}, where the loss fell fastest in a test of {found.steps} steps up to "
+        f"{found.high:.2g}; it was {found.first:.4g} at first and lowest, {found.lowest:.4g}, at {found.lowest_at:.2g}"
     )
     return found.rate
 

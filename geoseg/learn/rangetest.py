@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from geoseg.learn.optimise import make_optimizer, set_rate
 
 LOW, HIGH, STEPS = 1e-7, 1.0, 100
 SMOOTHING = 0.9
+WINDOW = 9  # steps that are averaged before slopes are taken; odd, so that it is centred
 GIVE_UP = 4.0  # times the lowest loss: from there on the network is lost
 LEAST_FALL = 0.01  # share of the first loss
 
@@ -29,26 +31,27 @@ class Found:
 
     Attributes:
         rate: The learning rate to train with.
-        low: The first rate that was tried.
-        high: The last one.
         steps: Number of steps.
+        high: The last rate that was tried.
         first: Smoothed loss at the start.
         lowest: Smoothed loss where it was lowest.
+        lowest_at: The rate there.
     """
 
     rate: float
-    low: float
-    high: float
     steps: int
+    high: float
     first: float
     lowest: float
+    lowest_at: float
 
 
 def range_test(job: Job) -> Found:
     """Try learning rates from low to high, one per step, on the training batches; the network is left as it was.
 
-    Weights, buffers and random numbers are put back. The rate is a tenth of the one at which the smoothed loss was
-    lowest: there it has begun to overshoot. With several processes the first one tries, and all take its answer.
+    Weights, buffers and random numbers are put back. The answer is the rate at which the smoothed loss falls fastest,
+    at most a tenth of the one at which it is lowest: there it has begun to overshoot. With several processes the first
+    one tries, and all take its answer.
 
     Raises:
         ConfigError: The loss does not fall at any rate.
@@ -59,7 +62,7 @@ def range_test(job: Job) -> Found:
     if processes.rank() == 0:
         with left_as_it_was(job.model):
             train_mode(job.model)
-            found = _suggestion(_losses(job, device))
+            found = suggestion(_losses(job, device))
     # All processes must hear of a failure too, else they would wait for this one.
     found = job.runtime.fabric.broadcast(found)
     if found is None:
@@ -96,17 +99,29 @@ def _endless(job: Job) -> Iterator[tuple[Tensor, Tensor]]:
         epoch += 1
 
 
-def _suggestion(losses: Iterator[tuple[float, float]]) -> Found | None:
-    smooth, first, lowest, best, rate, steps = 0.0, math.nan, math.inf, math.nan, LOW, 0
-    for steps, (rate, loss) in enumerate(losses, start=1):
+def _tried(losses: Iterator[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return rates and losses up to where the loss, averaged over the steps so far, leaves its lowest far behind."""
+    kept, smooth, lowest = [], 0.0, math.inf
+    for rate, loss in losses:
         smooth = SMOOTHING * smooth + (1 - SMOOTHING) * loss
-        value = smooth / (1 - SMOOTHING**steps)
-        if steps == 1:
-            first = value
+        value = smooth / (1 - SMOOTHING ** (len(kept) + 1))
         if not math.isfinite(value) or value > GIVE_UP * lowest:
             break
-        if value < lowest:
-            lowest, best = value, rate
-    if not lowest < (1 - LEAST_FALL) * first:
+        lowest = min(lowest, value)
+        kept.append((rate, loss))
+    return kept
+
+
+def suggestion(losses: Iterator[tuple[float, float]]) -> Found | None:
+    """Return the learning rate that losses at rising rates speak for; None if they do not fall."""
+    kept = _tried(losses)
+    if len(kept) <= WINDOW:
         return None
-    return Found(best / 10, LOW, rate, steps, first, lowest)
+    rates = np.array([rate for rate, _ in kept])[WINDOW // 2 : -(WINDOW // 2)]
+    smooth = np.convolve([loss for _, loss in kept], np.full(WINDOW, 1 / WINDOW), mode="valid")
+    lowest = int(smooth.argmin())
+    if not smooth[lowest] < (1 - LEAST_FALL) * smooth[0]:
+        return None
+    steepest = int(np.diff(smooth[: lowest + 1]).argmin())
+    rate = min(float(rates[steepest]), float(rates[lowest]) / 10)
+    return Found(rate, len(kept), kept[-1][0], float(smooth[0]), float(smooth[lowest]), float(rates[lowest]))

@@ -193,6 +193,7 @@ class ReversibleUNet(nn.Module):
     Attributes:
         size_divisor: An image shifted by a multiple of this many pixels has the same logits, shifted.
         receptive_radius: Pixels further away than this do not touch a pixel's logits; None with group norm.
+        encoder_parts: Names of the modules before the centre.
 
     Raises:
         ConfigError: Options that do not fit together.
@@ -217,6 +218,8 @@ class ReversibleUNet(nn.Module):
         self.stem = Stem(in_channels, shape)
         self.body = ReversibleSequence(body_steps(shape), save_memory=save_memory, channels=shape.width, **how)
         self.head = Head(num_classes, shape)
+        down = sum(2 * depth + 2 for depth in shape.depth[: shape.levels])  # see `body_steps`
+        self.encoder_parts = ("stem", *(f"body.steps.{number}" for number in range(down)))
         _start_small(self.body)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -101,6 +101,158 @@ def test_two_epochs_and_two_more_equal_four(make_job, optimizer, scheduler):
     assert len(timeless[1]) == 4
 
 
+EVERYTHING = {
+    "accumulate": 2,
+    "clip_norm": 0.5,
+    "ema": 0.9,
+    "optimizer": "adamw",
+    "encoder_learning_rate": 0.1,
+    "warmup_epochs": 1,
+    "weight_decay": 0.01,
+}
+
+
+class Stop:
+    """Says stop at the n-th time it is asked."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def timeless(folder: Path) -> list[dict[str, float]]:
+    known = ("seconds", "samples_per_second", "peak_memory_mb")
+    return [{k: v for k, v in row.items() if k not in known} for row in read_metrics(folder / "metrics.csv")]
+
+
+@pytest.mark.parametrize("options", [EVERYTHING | {"scheduler": "plateau", "step_size": 1}, {"scheduler": "one_cycle"}])
+def test_a_run_stopped_anywhere_and_taken_up_equals_the_whole_one(make_job, options):
+    """Stopped at every place at which it asks whether to: between two steps, and in the validation."""
+
+    def start(name, **more):
+        sets = {"trn": ToyBatches(n=8, batch_size=2), "val": ToyBatches(shuffle=False)}
+        return make_job(name, num_epochs=2, **sets, **options, **more)
+
+    whole = start("whole")
+    best = engine.train(whole)
+    expected, count = torch.load(whole.folder / "last.ckpt", weights_only=True), 0
+    while True:
+        job = start(f"parts{count}")
+        try:
+            engine.train(job, hooks=engine.Hooks(stop=Stop(count)))
+            break
+        except KeyboardInterrupt:
+            saved = Checkpoint.load(job.folder / "last.ckpt")
+        job = start(f"parts{count}", model=toy_net(seed=99))
+        assert engine.train(job, saved) == best
+        found = torch.load(job.folder / "last.ckpt", weights_only=True)
+        for state in (found, expected):
+            state["optimizer"].pop("param_groups", None)  # rates, which the schedule sets anew
+        for name in ("model", "optimizer", "average"):
+            assert flat(found[name]) == flat(expected[name])
+        assert found["progress"] == expected["progress"]
+        assert timeless(job.folder) == timeless(whole.folder)
+        assert (job.folder / "best.safetensors").read_bytes() == (whole.folder / "best.safetensors").read_bytes()
+        count += 1
+    assert count == 2 * (job.steps + len(job.val))
+
+
+def flat(state) -> list:
+    """Return a nested state as a list that compares by value, to the bit."""
+    if isinstance(state, torch.Tensor):
+        return [state.dtype, *state.flatten().tolist()]
+    if isinstance(state, dict):
+        return [entry for key in state for entry in (key, *flat(state[key]))]
+    return [entry for part in state for entry in flat(part)] if isinstance(state, list | tuple) else [state]
+
+
+def test_a_checkpoint_is_made_between_steps_when_the_time_has_come(make_job):
+    job = make_job(checkpoint_minutes=1e-9, trn=ToyBatches(n=6, batch_size=1))
+    seen = []
+
+    class Watching(ToyBatches):
+        def __iter__(self):
+            for batch in super().__iter__():
+                if (job.folder / "last.ckpt").exists():
+                    progress = Checkpoint.load(job.folder / "last.ckpt").progress
+                    seen.append((progress["epoch"], progress["step"]))
+                yield batch
+
+    job.trn = Watching(n=6, batch_size=1)
+    engine.train(job)
+    assert seen == [(0, step) for step in range(1, 6)] + [(1, step) for step in range(6)]
+
+
+def test_another_number_of_steps_takes_up_the_epoch_at_the_same_share(make_job):
+    job = make_job(trn=ToyBatches(n=8, batch_size=1))
+    with pytest.raises(KeyboardInterrupt):
+        engine.train(job, hooks=engine.Hooks(stop=Stop(5)))  # after 6 of 8 steps
+    saved = Checkpoint.load(job.folder / "last.ckpt")
+    again = make_job(trn=ToyBatches(n=8, batch_size=2))
+    assert engine._Loop(again, engine.Hooks()).restore(saved).step == 3
+
+
+def test_patience_ends_the_run_after_so_many_epochs_without_a_better_one(make_job):
+    job = make_job(num_epochs=9, patience=2, learning_rate=1e-30, monitor="accuracy")
+    best = engine.train(job)
+    assert best["epoch"] == 1
+    assert [row["epoch"] for row in read_metrics(job.folder / "metrics.csv")] == [1, 2, 3]
+    before = (job.folder / "last.ckpt").read_bytes()
+    assert engine.train(job, Checkpoint.load(job.folder / "last.ckpt")) == best  # nothing more to do
+    assert (job.folder / "last.ckpt").read_bytes() == before
+
+
+def test_patience_goes_on_counting_in_a_resumed_run(make_job):
+    options = {"patience": 2, "learning_rate": 1e-30, "monitor": "accuracy"}
+    engine.train(make_job(num_epochs=2, **options))
+    job = make_job(num_epochs=9, **options)
+    engine.train(job, Checkpoint.load(job.folder / "last.ckpt"))
+    assert [row["epoch"] for row in read_metrics(job.folder / "metrics.csv")] == [1, 2, 3]
+
+
+def test_the_average_is_what_is_scored_and_kept(make_job):
+    """A decay that lets nothing of the training through: the model file holds (almost) the start."""
+    job = make_job(num_epochs=1, ema=0.999999, learning_rate=0.1)
+    start = job.model[0].weight.clone()
+    loop = engine._Loop(job, engine.Hooks())
+    loop.stepper.average.count = 10**9
+    state = engine.Progress()
+    with engine.Records(job.folder) as records:
+        loop.train_epoch(state, records)
+    with loop.evaluated(state):
+        loss, _ = loop.validate()
+        loop.save_best({})
+    assert torch.allclose(best_weights(job.folder)["0.weight"], start, atol=1e-5)
+    assert not torch.allclose(job.model[0].weight, start, atol=1e-2)
+    assert loop.validate()[0] != loss
+
+
+def test_other_parts_cannot_take_up_the_optimisers_state(make_job):
+    engine.train(make_job())
+    job = make_job(num_epochs=4)
+    job.model[0].requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"trained other parts of the network.*training\.freeze"):
+        engine.train(job, Checkpoint.load(job.folder / "last.ckpt"))
+
+
+@pytest.mark.parametrize("name", ["unetsmall", "checkpointed_unet", "reversible_unet"])
+def test_a_frozen_encoder_keeps_weights_and_statistics_in_every_model(make_job, name):
+    from geoseg.learn.frozen import freeze, in_encoder
+    from geoseg.models import build_model
+
+    torch.manual_seed(0)
+    job = make_job(model=build_model(name, 2, 2), ema=0.9)
+    freeze(job.model, ["encoder"])
+    before = {key: value.clone() for key, value in job.model.state_dict().items()}
+    engine.train(job)
+    same = {key: torch.equal(before[key], value) for key, value in job.model.state_dict().items()}
+    assert all(kept for key, kept in same.items() if in_encoder(job.model, key))
+    assert not any(same[key] for key, parameter in job.model.named_parameters() if parameter.requires_grad)
+
+
 def test_a_run_stopped_inside_an_epoch_goes_on_from_the_one_before(make_job):
     whole = make_job("whole", num_epochs=3, scheduler="one_cycle")
     engine.train(whole)

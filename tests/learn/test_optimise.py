@@ -1,5 +1,7 @@
 """Schedules and optimisers."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -42,6 +44,30 @@ def test_one_cycle_rises_to_the_peak_then_falls_to_almost_nothing():
     assert found[:13] == sorted(found[:13])
     assert found[12:] == sorted(found[12:], reverse=True)
     assert found[-1] < 0.1 / 100
+
+
+def test_poly_falls_as_the_power_says():
+    assert rates("poly") == pytest.approx([0.1 * (1 - i / 40) ** 0.9 for i in range(40)])
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("cosine", 8), ("poly", 8), ("constant", 8)])
+def test_after_the_warm_up_comes_the_schedule_of_the_epochs_that_are_left(name, epochs):
+    found = rates(name, warmup_epochs=2)
+    assert found[8:] == pytest.approx(rates(name, epochs))
+    assert found[0] == pytest.approx(0.1 / 25)
+    rise = [after - before for before, after in pairwise(found[:9])]
+    assert rise == pytest.approx([0.1 * (1 - 1 / 25) / 8] * 8)
+
+
+def test_plateau_drops_when_the_score_has_not_risen_for_so_long():
+    """Best 0.5, then twice nothing better: a drop, and the count starts anew; None is nothing better either."""
+    schedule = Schedule("plateau", 1.0, 10, step_size=2, gamma=0.5)
+    scores = [0.4, 0.5, 0.5, 0.3, 0.2, None, 0.6, 0.1]
+    found = [schedule.rate(i, i / 10, scores[:i]) for i in range(9)]
+    assert found == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25]
+    losses = Schedule("plateau", 1.0, 10, step_size=2, gamma=0.5, more_is_better=False)
+    assert losses.rate(4, 0.4, [0.4, 0.5, 0.6]) == 0.5
+    assert losses.rate(4, 0.4, [0.4, 0.3, 0.2]) == 1
 
 
 def test_constant():
