@@ -74,7 +74,7 @@ def test_every_command_of_the_readme_works(folder: Path) -> None:
         assert (folder / name).exists(), name
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/tutorial.md", "docs/inputs.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/tutorial.md", "docs/inputs.md", "docs/training.md"])
 def test_every_config_in_the_docs_loads(document: str, tmp_path: Path) -> None:
     found = blocks(ROOT / document, "yaml")
     assert found
