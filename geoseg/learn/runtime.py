@@ -18,7 +18,6 @@ from torch import nn
 
 from geoseg.errors import ConfigError, problem
 from geoseg.learn import processes
-from geoseg.memory import ReversibleSequence
 
 if TYPE_CHECKING:  # takes seconds to import, and `classify` needs this module's decisions without it
     from lightning_fabric import Fabric
@@ -154,6 +153,8 @@ def synchronised(model: nn.Module, runtime: Runtime) -> nn.Module:
     Raises:
         ConfigError: On a CPU, or a reversible network with batch norm.
     """
+    from geoseg.memory import ReversibleSequence  # not needed by `classify`, which asks this module for its device
+
     found, remedy = "", "leave it out"
     if runtime.device == "cpu":
         found = "true on a CPU, where torch has no batch norm over several processes"
