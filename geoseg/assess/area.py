@@ -64,8 +64,8 @@ class Estimates:
         return {name: _plain(np.asarray(value).tolist()) for name, value in vars(self).items()}
 
 
-def estimate(counts: NDArray[np.integer] | Sequence[Sequence[int]], mapped: Floats | Sequence[float]) -> Estimates:
-    """Estimate areas and accuracies from the points of a stratified random sample (equations 1 to 11).
+def estimate(counts: NDArray[np.int64] | Sequence[Sequence[int]], mapped: Floats | Sequence[float]) -> Estimates:
+    """Estimate areas and accuracies from the points of a stratified random sample (equations 1 to 12).
 
     Args:
         counts: (C, C) points by class in the map (rows) and true class (columns).
@@ -78,7 +78,8 @@ def estimate(counts: NDArray[np.integer] | Sequence[Sequence[int]], mapped: Floa
     Raises:
         ValueError: Shapes do not fit, numbers are negative, or points lie where the map has no area.
     """
-    counts, mapped = np.asarray(counts, np.int64), np.asarray(mapped, np.float64)
+    counts = np.asarray(counts).astype(np.int64)
+    mapped = np.asarray(mapped, np.float64)
     if counts.ndim != 2 or counts.shape != (len(mapped), len(mapped)) or counts.min() < 0 or mapped.min() < 0:
         raise ValueError(
             f"counts {counts.shape} and areas {mapped.shape} of the same classes are needed, none negative"
@@ -203,7 +204,8 @@ def _deviation(expected: Floats | Sequence[float]) -> Floats:
 
 
 def _divide(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=~(np.asarray(whole) == 0))
+    result: Floats = np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=~(np.asarray(whole) == 0))
+    return result
 
 
 def _where(condition: NDArray[np.bool_], values: Floats) -> Floats:

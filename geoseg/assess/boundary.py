@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.assess.blocks import ComparedBlock
+from geoseg.assess.ratios import ratio
 
 
 class BoundaryOverlap:
@@ -54,9 +55,11 @@ class BoundaryOverlap:
         if not area.any():
             return area
         filled = (area | ~both).astype(np.uint8)
-        return area & (cv2.erode(filled, self._kernel) == 0)
+        inner = cv2.erode(filled, self._kernel).astype(bool)
+        found: NDArray[np.bool_] = area & ~inner
+        return found
 
 
 def boundary_iou(common: NDArray[np.integer], either: NDArray[np.integer]) -> NDArray[np.float64]:
     """Return common / either, NaN where either is 0."""
-    return np.divide(common, either, out=np.full(np.shape(either), np.nan), where=np.asarray(either) > 0)
+    return ratio(common, either)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.assess.blocks import ComparedBlock
+from geoseg.assess.ratios import ratio
 from geoseg.geo.raster import Raster
 
 BINS = 15
@@ -35,12 +36,12 @@ class Reliability:
     @property
     def accuracy(self) -> NDArray[np.float64]:
         """Share that is right; NaN for an empty bin."""
-        return _ratio(self.right, self.pixels)
+        return ratio(self.right, self.pixels)
 
     @property
     def mean_confidence(self) -> NDArray[np.float64]:
         """Mean confidence; NaN for an empty bin."""
-        return _ratio(self.confidence, self.pixels)
+        return ratio(self.confidence, self.pixels)
 
     @property
     def expected_error(self) -> float:
@@ -99,7 +100,3 @@ def reliability_of(confidence: NDArray[np.floating], right: NDArray[np.bool_], b
 def whole_reliability(parts: Sequence[Reliability]) -> Reliability:
     """Return the sum over scenes (at least one)."""
     return Reliability(*(np.sum([getattr(part, key) for part in parts], axis=0) for key in vars(parts[0])))
-
-
-def _ratio(part: NDArray[np.number], whole: NDArray[np.number]) -> NDArray[np.float64]:
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)

@@ -67,7 +67,8 @@ def survey(maps: Sequence[DesignMap], names: Sequence[str], on_progress: Callabl
     Raises:
         DataError: A map cannot be read, holds other classes, or has another unit of area than the first.
     """
-    pixels, area, units = np.zeros(len(names), np.int64), np.zeros(len(names)), {}
+    pixels, area = np.zeros(len(names), np.int64), np.zeros(len(names))
+    units: dict[str, Path] = {}
     for entry in maps:
         areas = PixelAreas(read_info(entry.path, allow_palette=True))
         units.setdefault(areas.unit, entry.path)
@@ -110,8 +111,8 @@ def draw(
         areas = PixelAreas(read_info(entry.path, allow_palette=True))
         for block, (window, classes) in enumerate(_blocks(entry, len(wanted))):
             keys = np.random.default_rng([seed, number, block]).standard_exponential(window.shape) / areas.of(window)
-            for stratum, reservoir in enumerate(best):
-                rows, cols = np.nonzero((classes == stratum) & (keys < reservoir.limit))
+            for kind, reservoir in enumerate(best):
+                rows, cols = np.nonzero((classes == kind) & (keys < reservoir.limit))
                 places = np.column_stack([np.full(len(rows), number), rows + window.row_off, cols + window.col_off])
                 reservoir.add(keys[rows, cols], places)
             if on_progress:
@@ -132,11 +133,11 @@ def write_design(path: Path, maps: Sequence[DesignMap], strata: Strata, points: 
     """
     infos = [read_info(entry.path, allow_palette=True) for entry in maps]
     places = np.zeros((len(points.row), 2))
-    for number, info in enumerate(infos):
-        own = points.map == number
+    for index, info in enumerate(infos):
+        own = points.map == index
         places[own] = moved_points(_centres(info, points.row[own], points.col[own]), info.crs, infos[0].crs, info.path)
     count = len(points.row)
-    columns = {
+    columns: dict[str, Any] = {
         "id": np.arange(1, count + 1),
         "reference": [None] * count,
         "remark": [None] * count,
@@ -146,7 +147,7 @@ def write_design(path: Path, maps: Sequence[DesignMap], strata: Strata, points: 
         "row": points.row,
         "col": points.col,
     }
-    table = {
+    table: dict[str, Any] = {
         "class_id": np.arange(len(strata.names)),
         "name": strata.names,
         "pixels": strata.pixels,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.assess.blocks import ComparedBlock
+from geoseg.assess.ratios import ratio
 from geoseg.geo.grid import Window
 
 Ids = NDArray[np.int64]
@@ -41,22 +42,22 @@ class ObjectScores:
     @property
     def precision(self) -> NDArray[np.float64]:
         """Share of the map's objects that are matched; NaN where it has none."""
-        return _ratio(self.matched, self.mapped)
+        return ratio(self.matched, self.mapped)
 
     @property
     def recall(self) -> NDArray[np.float64]:
         """Share of the reference's objects that are matched; NaN where it has none."""
-        return _ratio(self.matched, self.reference)
+        return ratio(self.matched, self.reference)
 
     @property
     def f1(self) -> NDArray[np.float64]:
         """Harmonic mean of the two; NaN where neither side has an object."""
-        return _ratio(2 * self.matched, self.mapped + self.reference)
+        return ratio(2 * self.matched, self.mapped + self.reference)
 
     @property
     def mean_iou(self) -> NDArray[np.float64]:
         """Mean IoU of the pairs; NaN where there is none."""
-        return _ratio(self.overlap, self.matched)
+        return ratio(self.overlap, self.matched)
 
 
 class ObjectMatcher:
@@ -85,8 +86,10 @@ class ObjectMatcher:
         there = block.known & block.classified
         mapped = self._mapped.add(np.where(there, block.predicted, 0).astype(np.uint8), block.window)
         same = (reference > 0) & (mapped > 0) & (block.label == block.predicted)
-        pairs, counts = np.unique(np.stack([reference[same], mapped[same]]), axis=1, return_counts=True)
-        self._pairs.append(np.vstack([pairs, counts]))
+        # One number per pair: numpy sorts numbers ten times faster than columns.
+        base = self._mapped.count
+        pairs, counts = np.unique(reference[same] * base + mapped[same], return_counts=True)
+        self._pairs.append(np.stack([pairs // base, pairs % base, counts]))
 
     def scores(self) -> ObjectScores:
         """Return the scores; to be called when all blocks were added."""
@@ -101,7 +104,7 @@ class ObjectMatcher:
             reference=reference.count(self._num_classes),
             mapped=mapped.count(self._num_classes),
             matched=np.bincount(classes, minlength=self._num_classes).astype(np.int64),
-            overlap=np.bincount(classes, weights=iou, minlength=self._num_classes),
+            overlap=np.bincount(classes, weights=iou, minlength=self._num_classes).astype(np.float64),
         )
 
 
@@ -129,6 +132,11 @@ class _Components:
         # Number and class of the last row above, and of this row of blocks so far; of the last column to the left.
         self._above, self._below = np.zeros((2, 2, width), np.int64)
         self._left = np.zeros((2, 0), np.int64)
+
+    @property
+    def count(self) -> int:
+        """All numbers so far are below this."""
+        return self._next
 
     def add(self, classes: NDArray[np.uint8], window: Window) -> Ids:
         """Return the number of each pixel's area, 0 for background."""
@@ -199,7 +207,3 @@ def _one_to_one(
     _, first = np.unique(pairs[1, order], return_index=True)
     order = order[np.sort(first)]
     return pairs[:, order], iou[order]
-
-
-def _ratio(part: NDArray[np.number], whole: NDArray[np.number]) -> NDArray[np.float64]:
-    return np.divide(part, whole, out=np.full(np.shape(whole), np.nan), where=np.asarray(whole) > 0)
