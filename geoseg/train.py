@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
+from geoseg.config.training import read_augmentation
 from geoseg.console import Log
 from geoseg.errors import ConfigError, problem
 
 if TYPE_CHECKING:  # torch takes seconds to import; mistakes in the config are answered before that
-    from torch import nn
+    from torch import Tensor, nn
 
     from geoseg.data.store import Store
     from geoseg.learn.checkpoint import Checkpoint
@@ -111,11 +112,11 @@ def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpo
 def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) -> Job:
     from geoseg.data.store import open_store
     from geoseg.learn.checkpoint import LAST
-    from geoseg.learn.classweights import class_weights
     from geoseg.learn.engine import Job
     from geoseg.learn.frozen import freeze
     from geoseg.learn.prepare import check_same_samples, make_spec
     from geoseg.learn.runtime import setup, synchronised
+    from geoseg.learn.validation import check_monitor
 
     training = config.training
     store = open_store(config.global_.data_path)
@@ -123,7 +124,8 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) 
     spec = make_spec(store.info, config.global_.model_name, _model_options(config, as_json=True))
     if saved:
         check_same_samples(saved.model_spec(), spec, folder / LAST)
-    weights = class_weights(training.class_weights, store.info.class_pixels["trn"])
+    check_monitor(training.monitor, spec.class_names, training.boundary_iou)
+    weights = _class_weights(config, store)
     seed = saved.settings["seed"] if saved else config.global_.seed
     places = (training.device, training.precision, training.devices, training.num_nodes)
     runtime = setup(seed, *places, deterministic=training.deterministic)
@@ -144,6 +146,15 @@ def _make_job(config: Config, folder: Path, saved: Checkpoint | None, log: Log) 
     if training.learning_rate == "auto":
         job.options = replace(job.options, learning_rate=_learning_rate(job, saved, log))
     return job
+
+
+def _class_weights(config: Config, store: Store) -> Tensor | None:
+    from geoseg.data.frequency import pixels_around
+    from geoseg.learn.classweights import class_weights
+
+    setting = config.training.class_weights
+    around = pixels_around(store, "trn") if setting == "median" else None
+    return class_weights(setting, store.info.class_pixels["trn"], around)
 
 
 def _learning_rate(job: Job, saved: Checkpoint | None, log: Log) -> float:
@@ -247,7 +258,7 @@ def _record_memory(config: Config, job: Job) -> dict[str, Any]:
 
 def _batches(config: Config, store: Store, split: str, runtime: Runtime, batch_size: int) -> StoreBatches:
     from geoseg.execution import usable_cpus
-    from geoseg.learn.prepare import StoreBatches
+    from geoseg.learn.prepare import Draws, StoreBatches
 
     training, workers = config.training, config.training.workers
     if workers == "auto":
@@ -259,7 +270,12 @@ def _batches(config: Config, store: Store, split: str, runtime: Runtime, batch_s
         batch_size=batch_size,
         limit=training.num_trn_samples if split == "trn" else training.num_val_samples,
         seed=runtime.seed,
-        augmentation=training.augmentation,
+        draws=Draws(
+            augmentation=read_augmentation(training.augmentation),
+            cutmix=training.cutmix,
+            sampling=training.batch_sampling,
+            epoch_samples=training.epoch_samples,
+        ),
         workers=workers,
     )
 
@@ -283,10 +299,13 @@ def _model_options(config: Config, as_json: bool = False) -> dict[str, Any]:
 
 
 def _resolved(config: Config, job: Job) -> Config:
-    """Return the config with what was decided for it: seed, device, precision, batch size."""
+    """Return the config with what was decided for it: seed, device, precision, batch size, weights, a pipeline."""
     runtime = job.runtime
-    decided = {"device": runtime.device, "precision": runtime.precision, "batch_size": job.batch_size}
+    decided: dict[str, Any] = {"device": runtime.device, "precision": runtime.precision, "batch_size": job.batch_size}
     decided["learning_rate"] = job.options.learning_rate
+    decided["augmentation"] = read_augmentation(config.training.augmentation)
+    if job.class_weights is not None:
+        decided["class_weights"] = tuple(float(f"{weight:.9g}") for weight in job.class_weights.tolist())
     training = config.training.model_copy(update=decided)
     shared = config.global_.model_copy(update={"seed": runtime.seed})
     return config.model_copy(update={"training": training, "global_": shared})

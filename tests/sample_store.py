@@ -39,8 +39,11 @@ def make_store(folder: Path, trn: int = 6, val: int = 2, size: int = 32, same: b
         np.save(samples / "shards" / f"{split}.images.npy", raw)
         np.save(samples / "shards" / f"{split}.labels.npy", labels)
         pixels[split] = tuple(int((labels == c).sum()) for c in (0, 1))
-        rows += [{"split": split, "scene": split, "position": i, "valid_position": -1} for i in range(count)]
-    pd.DataFrame(rows, columns=["split", "scene", "position", "valid_position"]).to_parquet(samples / "index.parquet")
+        for i, label in enumerate(labels):
+            row = {"split": split, "scene": split, "position": i, "valid_position": -1, "valid_fraction": 1.0}
+            rows.append(row | {f"class_{c}": int((label == c).sum()) for c in (0, 1)})
+    columns = ["split", "scene", "position", "valid_position", "valid_fraction", "class_0", "class_1"]
+    pd.DataFrame(rows, columns=columns).to_parquet(samples / "index.parquet")
     values = {
         "classes": (
             {"id": 0, "name": "background", "value": None, "colour": "#000000"},

@@ -11,9 +11,9 @@ import pytest
 
 from geoseg.config import Config, load_config
 from geoseg.config import losses as config_losses
+from geoseg.config import training as config_training
 from geoseg.data.augment import AUGMENTATIONS
 from geoseg.learn.classweights import CLASS_WEIGHTS
-from geoseg.learn.engine import MONITORS
 from geoseg.learn.losses import LOSSES, PIXEL_LOSSES
 from geoseg.learn.optimise import OPTIMIZERS, SCHEDULES
 from geoseg.learn.runtime import DEVICES, PRECISIONS
@@ -36,8 +36,6 @@ def accepted(section: str, key: str) -> set[str]:
 @pytest.mark.parametrize(
     ("section", "key", "known"),
     [
-        ("training", "augmentation", AUGMENTATIONS),
-        ("training", "monitor", MONITORS),
         ("training", "optimizer", OPTIMIZERS),
         ("training", "scheduler", SCHEDULES),
         ("training", "precision", PRECISIONS),
@@ -60,6 +58,12 @@ def test_losses_options_and_class_weights_are_known() -> None:
     for name, options in config_losses.LOSS_OPTIONS.items():
         own = set(inspect.signature(LOSSES[name]).parameters) - {"logits", "label", "ignore_value", "weights"}
         assert own - {"smoothing", "hardest"} == set(options), name
+
+
+def test_augmentations_and_monitors_are_known() -> None:
+    assert set(config_training.PRESETS) == set(AUGMENTATIONS)
+    assert set(config_training.MONITORS) == set(MONITORS)
+    assert set(config_training.CLASS_MONITORS) == set(CLASS_MONITORS)
 
 
 def test_every_model_that_can_be_built_has_options() -> None:

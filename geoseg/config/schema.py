@@ -21,6 +21,7 @@ from geoseg.config.lists import (
 from geoseg.config.losses import LossValue, loss_rule, weight_rule
 from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
 from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
+from geoseg.config.training import augmentation_rule, monitor_rule
 from geoseg.models.options import (
     MODEL_OPTIONS,
     CheckpointedUNetOptions,
@@ -302,13 +303,27 @@ class TrainingSection(Section):
     scheduler: Annotated[str, choice("step", "cosine", "poly", "one_cycle", "plateau", "constant")] = key(
         "step", "How the learning rate changes: step, cosine, poly, one_cycle, plateau or constant."
     )
-    augmentation: Annotated[str, choice("none", "geometric", "light")] = key(
+    augmentation: Annotated[str | Path | dict[str, Any], augmentation_rule()] = key(
         "geometric",
-        "Random changes of the training samples: none, geometric (flips, turns, shifts, scale), or light (brightness "
-        "and noise as well).",
+        "Random changes of the training samples: none, geometric (flips, turns, shifts, scale), light (brightness "
+        "and noise as well), strong (more of all, bent shapes, missing bands, holes), or your own pipeline.",
     )
-    monitor: Annotated[str, choice("mean_iou", "loss", "accuracy", "mean_f1")] = key(
+    cutmix: Annotated[float, number(0, high=1)] = key(
+        0.0, "Share of the training samples in which a rectangle of another one is pasted, with its label."
+    )
+    batch_sampling: Annotated[str, text("uniform, balanced, scenes or the name of a column")] = key(
+        "uniform",
+        "How often an epoch holds each sample: uniform (once, times its scene's weight), balanced (every class alike), "
+        "scenes (every scene alike), or in proportion to a column of the index or of the list of scenes.",
+    )
+    epoch_samples: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "Samples in an epoch; the next epoch draws others.", "as many as there are"
+    )
+    monitor: Annotated[str, monitor_rule()] = key(
         "mean_iou", "Validation figure that decides which epoch is kept as best."
+    )
+    boundary_iou: Annotated[int, whole(0, 256)] = key(
+        0, "Also measure how well outlines agree: IoU of the pixels at most so far from them; 0 leaves it out."
     )
     resume: Annotated[bool, switch()] = key(False, "Go on from the last checkpoint of the run.")
     overwrite: Annotated[bool, switch()] = key(

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from geoseg.data.augment import Augmentation
+from geoseg.data.augment import Augmentation, paste
+from geoseg.data.frequency import Frequency
 from geoseg.data.normalise import Normalisation
 from geoseg.data.store import Store
 
@@ -29,9 +30,10 @@ def choose(n: int, limit: int | None, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).permutation(n)[:limit])
 
 
-def item_seed(seed: int, epoch: int, index: int) -> int:
-    """Return the seed of one sample in one epoch: 64 bits, unrelated between neighbours."""
-    return int(np.random.SeedSequence([seed, epoch, index]).generate_state(1, np.uint64)[0])
+def item_seed(seed: int, epoch: int, index: int, purpose: int = 0) -> int:
+    """Return the seed of one sample in one epoch: 64 bits, unrelated between neighbours and between purposes."""
+    words = [seed, epoch, index] + ([purpose] if purpose else [])
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0])
 
 
 class SampleDataset(Dataset[tuple[Tensor, Tensor]]):
@@ -46,6 +48,7 @@ class SampleDataset(Dataset[tuple[Tensor, Tensor]]):
         augment: Random change, or None; never give one to validation.
         indices: Which samples of the split to use (see `choose`); None: all.
         seed: Of the augmentation's draws.
+        cutmix: Share of the samples in which a rectangle of another one is pasted; never for validation.
 
     Raises:
         DataError: The split has no samples.
@@ -58,12 +61,14 @@ class SampleDataset(Dataset[tuple[Tensor, Tensor]]):
         augment: Augmentation | None = None,
         indices: Sequence[int] | NDArray[np.integer] | None = None,
         seed: int = 0,
+        cutmix: float = 0.0,
     ) -> None:
         rows = store.samples(split)
         self.store = store
         self.split = split
         self.augment = augment
         self.seed = seed
+        self.cutmix = cutmix
         self.normalisation = Normalisation.from_statistics(store.info.statistics)
         self.indices = np.arange(len(rows)) if indices is None else np.asarray(indices, dtype=np.int64)
         # Plain arrays and one list of names: a data frame would cost 100 times a sample's read per item.
@@ -98,11 +103,20 @@ class SampleDataset(Dataset[tuple[Tensor, Tensor]]):
         return self.normalisation.apply(image, valid), np.array(label)
 
     def __getitem__(self, item: int) -> tuple[Tensor, Tensor]:
-        image, label = self.read(item)
-        if self.augment is not None:
-            drawn = item_seed(self.seed, int(self._epoch), int(self.indices[item]))
-            image, label = self.augment(image, label, drawn)
+        image, label = self._augmented(item, item_seed(*self._draw(item)))
+        if self.cutmix:
+            rng = np.random.default_rng(item_seed(*self._draw(item), purpose=1))
+            if rng.random() < self.cutmix:
+                other, seeds = int(rng.integers(len(self))), rng.integers(0, 2**63, 2).tolist()
+                paste(image, label, self._augmented(other, seeds[0]), seeds[1])
         return torch.from_numpy(image), torch.from_numpy(label.astype(np.int64))
+
+    def _draw(self, item: int) -> tuple[int, int, int]:
+        return self.seed, int(self._epoch), int(self.indices[item])
+
+    def _augmented(self, item: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        image, label = self.read(item)
+        return (image, label) if self.augment is None else self.augment(image, label, seed)
 
 
 def batch_sizes(n: int, batch_size: int, keep_single: bool = False) -> list[int]:
@@ -139,8 +153,7 @@ class EpochSampler(Sampler[list[int]]):
         rank: This process of `world`; the processes share out the items. When shuffling they do the same number of
             steps, for which up to world - 1 items are used twice.
         world: Number of processes.
-        weights: How often an epoch holds each item, on average: 2.5 is twice or three times. When shuffling alone;
-            None: once each.
+        frequency: How often an epoch holds each item. When shuffling alone; None: once each.
     """
 
     def __init__(
@@ -151,13 +164,13 @@ class EpochSampler(Sampler[list[int]]):
         shuffle: bool = True,
         rank: int = 0,
         world: int = 1,
-        weights: Sequence[float] | None = None,
+        frequency: Frequency | None = None,
     ) -> None:
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world}")
-        self._ends = None if weights is None or not shuffle else np.cumsum(weights, dtype=np.float64)
-        if self._ends is not None:
-            n = max(1, round(self._ends[-1]))
+        self._frequency = frequency if shuffle else None
+        if self._frequency is not None:
+            n = self._frequency.length
         self.n, self.batch_size, self.seed, self.shuffle = n, batch_size, seed, shuffle
         self.rank, self.world = rank, world
         self._epoch = 0
@@ -172,11 +185,7 @@ class EpochSampler(Sampler[list[int]]):
         if not self.shuffle:
             return np.arange(self.n)[self.rank :: self.world]
         rng = np.random.default_rng([self.seed, self._epoch])
-        drawn = rng.permutation(self.n)
-        if self._ends is not None:
-            # Evenly spaced marks along the weights: each item gets its share rounded up or down, every epoch as many.
-            marks = (drawn + rng.random()) * (self._ends[-1] / self.n)
-            drawn = np.minimum(np.searchsorted(self._ends, marks, side="right"), len(self._ends) - 1)
+        drawn = rng.permutation(self.n) if self._frequency is None else self._frequency.draw(rng)
         share = -(-self.n // self.world)
         return np.resize(drawn, share * self.world)[self.rank :: self.world]
 

@@ -24,15 +24,12 @@ from geoseg.learn.checkpoint import BEST, LAST, Checkpoint, Progress
 from geoseg.learn.frozen import train_mode
 from geoseg.learn.job import Hooks, Job, TrainOptions
 from geoseg.learn.losses import build_loss, mean
-from geoseg.learn.metrics import ConfusionMatrix, Scores, scores
-from geoseg.learn.modelfile import ModelSpec, load_weights, save_model_file
+from geoseg.learn.modelfile import load_weights, save_model_file
 from geoseg.learn.optimise import Schedule
 from geoseg.learn.records import Records
 from geoseg.learn.runtime import peak_memory, reset_peak_memory
 from geoseg.learn.stepping import StepOptions, Stepper, windows
-
-# Figure of the validation -> whether more is better.
-MONITORS = {"mean_iou": True, "mean_f1": True, "accuracy": True, "loss": False}
+from geoseg.learn.validation import CLASS_MONITORS, Findings, Validation, more_is_better
 
 
 def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None) -> Mapping[str, Any]:
@@ -59,9 +56,9 @@ def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None)
             row = {"epoch": epoch, **loop.train_epoch(state, records)}
             if epoch % options.val_every == 0 or epoch == options.num_epochs:
                 with loop.evaluated(state):
-                    val_loss, result = loop.validate()
-                    row |= _validation_row(val_loss, result, job.spec)
-                    facts = _facts(epoch, val_loss, result, job)
+                    found = loop.validate()
+                    row |= found.row(job.spec.class_names)
+                    facts = _facts(epoch, found, job)
                     best = is_better(facts["score"], state.best.get("score"), options.monitor)
                     if best:
                         loop.save_best(facts)
@@ -141,22 +138,19 @@ class _Loop:
             raise
 
     @torch.no_grad()
-    def validate(self) -> tuple[float, Scores]:
-        """Do one pass over the validation batches; returns the loss over known pixels and the scores."""
-        spec = self.job.spec
+    def validate(self) -> Findings:
+        """Do one pass over the validation batches; returns the loss over known pixels, the scores and more."""
+        spec, boundary = self.job.spec, self.job.options.boundary_iou
         self.job.model.eval()
-        matrix = ConfusionMatrix(spec.num_classes, spec.ignore_value, self.fabric.device)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
+        seen = Validation(spec.num_classes, spec.ignore_value, self.fabric.device, boundary=boundary)
         for image, label in self.job.val:
             if self.hooks.stop():
                 raise KeyboardInterrupt
             total, weight, logits, label_there = self._loss(image, label, self._alone)
-            sums += torch.stack([total, weight])
-            # Not argmax, which is ten times slower over a strided dimension.
-            matrix.update(logits.max(dim=1)[1], label_there)
+            seen.update(logits, label_there, total, weight)
             self.hooks.on_batch()
-        matrix.counts = processes.summed(matrix.counts)
-        return mean(*processes.summed(sums)).item(), scores(matrix.matrix())
+        seen.sums = {name: processes.summed(sums) for name, sums in seen.sums.items()}
+        return seen.findings()
 
     def _train_loss(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         self.hooks.on_batch()
@@ -211,7 +205,7 @@ def is_better(score: float | None, best: float | None, monitor: str) -> bool:
     """Whether a score beats the best one so far; None and NaN never do, equal ones do not."""
     if score is None or not math.isfinite(score):
         return False
-    return best is None or (score > best if MONITORS[monitor] else score < best)
+    return best is None or (score > best if more_is_better(monitor) else score < best)
 
 
 def exhausted(state: Progress, options: TrainOptions) -> bool:
@@ -222,7 +216,7 @@ def exhausted(state: Progress, options: TrainOptions) -> bool:
 def _schedule(options: TrainOptions) -> Schedule:
     names = ("learning_rate", "num_epochs", "step_size", "gamma", "warmup_epochs")
     values = {name: getattr(options, name) for name in names}
-    return Schedule(options.scheduler, more_is_better=MONITORS[options.monitor], **values)
+    return Schedule(options.scheduler, more_is_better=more_is_better(options.monitor), **values)
 
 
 def _step_options(options: TrainOptions) -> StepOptions:
@@ -231,22 +225,15 @@ def _step_options(options: TrainOptions) -> StepOptions:
     return StepOptions(**values, encoder_factor=options.encoder_learning_rate, compiled=options.compile)
 
 
-def _facts(epoch: int, val_loss: float, result: Scores, job: Job) -> dict[str, Any]:
-    figures = {"accuracy": result.overall_accuracy, "mean_iou": result.mean_iou, "mean_f1": result.mean_f1}
-    plain = {name: value if math.isfinite(value) else None for name, value in {"loss": val_loss, **figures}.items()}
-    monitor = job.options.monitor
-    facts = {"epoch": epoch, "num_epochs": job.options.num_epochs, "monitor": monitor, "score": plain[monitor]}
-    return facts | plain | {"iou": result.to_dict()["iou"]} | job.runtime.facts()
-
-
-def _validation_row(val_loss: float, result: Scores, spec: ModelSpec) -> dict[str, float]:
-    figures = {
-        "val_loss": val_loss,
-        "val_mean_iou": result.mean_iou,
-        "val_mean_f1": result.mean_f1,
-        "val_accuracy": result.overall_accuracy,
-    }
-    return figures | {f"val_iou_{name}": iou for name, iou in zip(spec.class_names, result.iou.tolist(), strict=True)}
+def _facts(epoch: int, found: Findings, job: Job) -> dict[str, Any]:
+    """Return what the model file says of an epoch; None for what is undefined."""
+    plain, monitor = found.to_dict(job.spec.class_names), job.options.monitor
+    score = found.value(monitor, job.spec.class_names)
+    facts: dict[str, Any] = {"epoch": epoch, "num_epochs": job.options.num_epochs, "monitor": monitor}
+    facts["score"] = score if math.isfinite(score) else None
+    facts |= {name: plain[name] for name in (*found.figures(), *CLASS_MONITORS)}
+    facts["class_weights"] = None if job.class_weights is None else job.class_weights.tolist()
+    return facts | job.runtime.facts()
 
 
 def _diverged(epoch: int, loss: float, job: Job) -> str:

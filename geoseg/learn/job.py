@@ -48,6 +48,7 @@ class TrainOptions:
     label_smoothing: float = 0.0
     hard_examples: float = 1.0
     monitor: str = "mean_iou"
+    boundary_iou: int = 0
     val_every: int = 1
     log_every: int = 10
 

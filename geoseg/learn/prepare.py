@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from geoseg.data.augment import AUGMENTATIONS, build_augmentation
+from geoseg.data.augment import AUGMENTATIONS, Augmentation, build_augmentation
 from geoseg.data.dataset import EpochSampler, SampleDataset, choose, make_loader
+from geoseg.data.frequency import sample_frequency
 from geoseg.data.normalise import Normalisation
 from geoseg.data.store import Store, StoreInfo
 from geoseg.errors import ConfigError, DataError, ModelFileError, problem
@@ -24,6 +24,23 @@ from geoseg.learn.modelfile import ModelSpec, check_matches
 _DECIDED_IN_SAMPLE = ("num_classes", "class_names", "bands", "dtype", "ignore_value", "samples_size", "reading")
 
 
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn of the training samples; of others nothing is.
+
+    Attributes:
+        augmentation: Name of the random changes, or a pipeline, see `geoseg.data.augment`.
+        cutmix: Share of the samples in which a rectangle of another one is pasted.
+        sampling: How often an epoch holds each sample, see `geoseg.data.frequency`.
+        epoch_samples: Samples in an epoch; None is all.
+    """
+
+    augmentation: str | Mapping[str, Any] = "none"
+    cutmix: float = 0.0
+    sampling: str = "uniform"
+    epoch_samples: int | None = None
+
+
 class StoreBatches:
     """Batches of one split of a store, in an order and with augmentations drawn from (seed, epoch).
 
@@ -33,11 +50,11 @@ class StoreBatches:
         batch_size: Upper bound; see `geoseg.data.dataset.batch_sizes`.
         limit: Use so many samples, drawn with the seed; None uses all.
         seed: Of everything drawn.
-        augmentation: Name of the random changes of training samples.
+        draws: What is drawn of training samples.
         workers: Processes that load; the batches do not depend on it.
 
     Raises:
-        ConfigError: There is no augmentation of that name.
+        ConfigError: There is no augmentation or column of that name, or a pipeline does not work.
         DataError: The split is empty.
     """
 
@@ -48,19 +65,14 @@ class StoreBatches:
         batch_size: int,
         limit: int | None = None,
         seed: int = 0,
-        augmentation: str = "none",
+        draws: Draws = Draws(),
         workers: int = 0,
     ) -> None:
         training = split == "trn"
-        try:
-            augment = build_augmentation(augmentation, store.info.ignore_value) if training else None
-        except ValueError as error:
-            expected = f"one of {', '.join(AUGMENTATIONS)}"
-            raise ConfigError(problem("training.augmentation", augmentation, expected, "use one of these")) from error
+        augment = _augmentation(draws, store.info) if training else None
         chosen = choose(store.info.samples[split], limit, seed)
-        self.dataset = SampleDataset(store, split, augment, chosen, seed)
-        weights = _weights(store, split)[chosen] if training else np.ones(len(chosen))
-        uneven = weights.tolist() if (weights != 1).any() else None
+        self.dataset = SampleDataset(store, split, augment, chosen, seed, draws.cutmix if training else 0.0)
+        uneven = sample_frequency(store, split, chosen, draws.sampling, draws.epoch_samples) if training else None
         rank, world = processes.rank(), processes.count()
         self.sampler = EpochSampler(len(chosen), batch_size, seed, training, rank, world, uneven)
         self._loader = make_loader(self.dataset, self.sampler, workers, pin_memory=torch.cuda.is_available())
@@ -77,10 +89,12 @@ class StoreBatches:
         return len(self.sampler)
 
 
-def _weights(store: Store, split: str) -> NDArray[np.float64]:
-    """Return the weight of each sample of a split: that of its scene in the list of scenes."""
-    by_scene = {str(entry["id"]): float(entry.get("weight", 1.0)) for entry in store.info.scenes if "id" in entry}
-    return np.array([by_scene.get(scene, 1.0) for scene in store.samples(split)["scene"]])
+def _augmentation(draws: Draws, info: StoreInfo) -> Augmentation | None:
+    try:
+        return build_augmentation(draws.augmentation, info.ignore_value, len(info.bands), info.samples_size)
+    except ValueError as error:
+        expected = f"one of {', '.join(AUGMENTATIONS)}"
+        raise ConfigError(problem("training.augmentation", draws.augmentation, expected, "use one of these")) from error
 
 
 def check_store(info: StoreInfo, where: object, **expected: Any) -> None:

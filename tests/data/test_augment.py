@@ -5,7 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from geoseg.data.augment import AUGMENTATIONS, build_augmentation
+from geoseg.data.augment import AUGMENTATIONS, Preset, build_augmentation
+from geoseg.data.augment.transforms import BandDropout, CutOut, PlanarElastic
 
 
 def _pair(bands: int, size: int = 32) -> tuple[np.ndarray, np.ndarray]:
@@ -56,6 +57,45 @@ def test_labels_hold_no_class_that_was_not_there(name: str) -> None:
 
     # 255 proves that some draws moved the edge inside, where an interpolated label would be 1, 2 or 3.
     assert seen == {0, 4, 255}
+
+
+def test_strong_turns_the_label_of_a_cut_out_to_unknown() -> None:
+    """A hole has image 0 in all bands and no class; outside of holes and of what moved in nothing is unknown."""
+    cut = CutOut(most=1, sides=(0.25, 0.25), ignore_value=255, p=1.0)
+    image, label = _pair(3)
+    out, moved = Preset([cut])(image, label, 1)
+
+    hole = moved == 255
+    assert hole.sum() == 8 * 8
+    assert (out[:, hole] == 0).all()
+    np.testing.assert_array_equal(out[:, ~hole], image[:, ~hole])
+
+
+@pytest.mark.parametrize(("bands", "most"), [(1, 0), (2, 1), (5, 1), (20, 4)])
+def test_dropped_bands_are_zero_and_one_stays_at_least(bands: int, most: int) -> None:
+    drop = Preset([BandDropout(share=0.2, p=1.0)])
+    image, label = _pair(bands)
+    counts = set()
+
+    for seed in range(40):
+        out, _ = drop(image, label, seed)
+        gone = ~out.any(axis=(1, 2))
+        counts.add(int(gone.sum()))
+        np.testing.assert_array_equal(out[~gone], image[~gone])
+
+    assert counts == (set(range(1, most + 1)) or {0})
+
+
+def test_elastic_moves_image_and_label_together() -> None:
+    elastic = Preset([PlanarElastic(alpha=120, sigma=10, approximate=True, fill=0, fill_mask=255, p=1.0)])
+    label = np.zeros((96, 96), np.uint8)
+    label[20:60, 30:80] = 1
+    out, moved = elastic(label[None].astype(np.float32), label, 3)
+
+    inside = moved != 255
+    assert (moved[inside] != label[inside]).any()
+    # Linear and nearest sampling differ at edges alone.
+    assert (np.abs(out[0] - moved) > 0.51)[inside].mean() < 0.005
 
 
 def test_image_and_label_move_together() -> None:

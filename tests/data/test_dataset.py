@@ -12,6 +12,7 @@ from scenery import make_options, make_scene, make_store
 
 from geoseg.data.augment import build_augmentation
 from geoseg.data.dataset import EpochSampler, SampleDataset, batch_sizes, choose, item_seed, make_loader
+from geoseg.data.frequency import Frequency
 from geoseg.data.store import Store
 
 
@@ -209,7 +210,7 @@ def test_real_folder_is_not_needed_to_count_batches(tmp_path: Path) -> None:
 
 
 def test_weights_say_how_often_an_epoch_holds_an_item() -> None:
-    sampler = EpochSampler(4, 4, seed=3, weights=[1.0, 2.0, 0.25, 0.75])
+    sampler = EpochSampler(4, 4, seed=3, frequency=Frequency(np.array([1.0, 2.0, 0.25, 0.75])))
     counts = np.zeros(4)
     for epoch in range(400):
         sampler.set_epoch(epoch)
@@ -224,7 +225,36 @@ def test_weights_say_how_often_an_epoch_holds_an_item() -> None:
 
 
 def test_weights_of_one_use_every_item_and_validation_knows_none() -> None:
-    even = EpochSampler(5, 3, seed=1, weights=[1.0] * 5)
+    even = EpochSampler(5, 3, seed=1, frequency=Frequency(np.ones(5)))
     assert sorted(item for batch in even for item in batch) == [0, 1, 2, 3, 4]
-    plain = EpochSampler(3, 2, shuffle=False, weights=[9.0, 1.0, 1.0])
+    plain = EpochSampler(3, 2, shuffle=False, frequency=Frequency(np.array([9.0, 1.0, 1.0])))
     assert [item for batch in plain for item in batch] == [0, 1, 2]
+
+
+def test_cutmix_pastes_another_sample_and_is_a_function_of_seed_epoch_and_sample(store: Store) -> None:
+    plain, mixing = SampleDataset(store, "val", seed=1), SampleDataset(store, "val", seed=1, cutmix=1.0)
+    again = SampleDataset(store, "val", seed=1, cutmix=1.0)
+    # Constant planes tell where each pixel comes from.
+    for dataset in (plain, mixing, again):
+        dataset.read = lambda item: (np.full((2, 16, 16), item + 1, np.float32), np.full((16, 16), item, np.uint8))  # type: ignore[method-assign]
+    seen = set()
+    for epoch in range(20):
+        mixing.set_epoch(epoch)
+        again.set_epoch(epoch)
+        image, label = mixing[0]
+        assert torch.equal(image[0], label + 1.0)
+        assert torch.equal(again[0][0], image)
+        seen.add(image.numpy().tobytes())
+    assert len(seen) > 10
+    assert {int(value) for value in plain[0][1].unique()} == {0}
+
+
+def test_cutmix_leaves_its_share_of_the_samples(store: Store) -> None:
+    mixing = SampleDataset(store, "trn", cutmix=0.25)
+    mixing.read = lambda item: (np.full((2, 16, 16), item + 1, np.float32), np.full((16, 16), item, np.uint8))  # type: ignore[method-assign]
+    changed = 0
+    for epoch in range(100):
+        mixing.set_epoch(epoch)
+        changed += sum(len(mixing[item][1].unique()) > 1 for item in range(4))
+    # A few rectangles are empty, and an eighth come from the sample itself.
+    assert 0.12 < changed / 400 < 0.28

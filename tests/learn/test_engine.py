@@ -13,6 +13,7 @@ from toys import IGNORE, ToyBatches, toy_net
 from geoseg.errors import ConfigError
 from geoseg.learn import engine
 from geoseg.learn.checkpoint import Checkpoint
+from geoseg.learn.losses import LOSSES
 from geoseg.learn.metrics import scores
 from geoseg.learn.modelfile import read_model_spec
 from geoseg.learn.records import read_metrics
@@ -223,11 +224,11 @@ def test_the_average_is_what_is_scored_and_kept(make_job):
     with engine.Records(job.folder) as records:
         loop.train_epoch(state, records)
     with loop.evaluated(state):
-        loss, _ = loop.validate()
+        loss = loop.validate().loss
         loop.save_best({})
     assert torch.allclose(best_weights(job.folder)["0.weight"], start, atol=1e-5)
     assert not torch.allclose(job.model[0].weight, start, atol=1e-2)
-    assert loop.validate()[0] != loss
+    assert loop.validate().loss != loss
 
 
 def test_other_parts_cannot_take_up_the_optimisers_state(make_job):
@@ -323,9 +324,9 @@ def test_validation_repeats_itself_and_changes_nothing(make_job):
     job = make_job()
     loop = engine._Loop(job, engine.Hooks())
     before = {name: value.clone() for name, value in job.model.state_dict().items()}
-    (first_loss, first), (second_loss, second) = loop.validate(), loop.validate()
-    assert first_loss == second_loss
-    assert first.to_dict() == second.to_dict()
+    first, second = loop.validate(), loop.validate()
+    assert first.to_dict(job.spec.class_names) == second.to_dict(job.spec.class_names)
+    assert math.isfinite(first.loss)
     assert all(torch.equal(before[name], value) for name, value in job.model.state_dict().items())
 
 
@@ -334,8 +335,29 @@ def test_validation_does_not_depend_on_the_batch_size(make_job):
         engine._Loop(make_job(val=ToyBatches(batch_size=size, shuffle=False)), engine.Hooks()).validate()
         for size in (1, 4, 6)
     ]
-    assert len({str(result.to_dict()) for _, result in results}) == 1
-    assert [loss for loss, _ in results] == pytest.approx([results[0][0]] * 3, rel=1e-6)
+    assert len({result.confusion.tobytes() for result in results}) == 1
+    for name in ("loss", "ece"):  # the logits themselves differ in their last bits
+        assert [getattr(result, name) for result in results] == pytest.approx([getattr(results[0], name)] * 3, rel=1e-6)
+
+
+def test_one_class_may_decide_which_epoch_is_best(make_job):
+    job = make_job(num_epochs=4, monitor="recall:roof", boundary_iou=1, class_weights=torch.tensor([1.0, 2.0]))
+    best = engine.train(job)
+    rows = read_metrics(job.folder / "metrics.csv")
+    assert best["score"] == pytest.approx(max(row["val_recall_roof"] for row in rows), abs=1e-6)
+    trained = read_model_spec(job.folder / "best.safetensors").trained
+    assert trained["recall"][1] == best["score"]
+    assert trained["class_weights"] == [1.0, 2.0]
+    assert {"val_kappa", "val_ece", "val_fw_iou", "val_boundary_iou"} <= rows[0].keys()
+
+
+def test_every_loss_learns(make_job):
+    """A few steps lower it on the very samples it is computed on; boundary in a sum alone."""
+    for setting in [name for name in LOSSES if name != "boundary"] + [{"dice": 1.0, "boundary": 0.1}]:
+        job = make_job(folder=str(setting)[:20], num_epochs=6, loss=setting, learning_rate=0.03)
+        engine.train(job)
+        losses = [row["val_loss"] for row in read_metrics(job.folder / "metrics.csv")]
+        assert losses[-1] < losses[0] - 0.02, setting
 
 
 def test_frozen_modules_keep_weights_and_statistics(make_job):

@@ -10,7 +10,7 @@ from sample_store import make_store
 
 from geoseg.data.store import open_store
 from geoseg.errors import ConfigError, DataError, ModelFileError
-from geoseg.learn.prepare import StoreBatches, check_same_samples, check_store, make_spec
+from geoseg.learn.prepare import Draws, StoreBatches, check_same_samples, check_store, make_spec
 
 
 @pytest.fixture(scope="module")
@@ -24,25 +24,25 @@ def drawn(batches: StoreBatches, epoch: int) -> list[torch.Tensor]:
 
 
 def test_training_batches_are_shuffled_augmented_and_repeatable(store):
-    batches = StoreBatches(store, "trn", 4, seed=1, augmentation="geometric")
+    batches = StoreBatches(store, "trn", 4, seed=1, draws=Draws("geometric"))
     first, second = drawn(batches, 0), drawn(batches, 1)
     assert [len(image) for image in first] == [4, 3, 2]  # nine in fours, and no batch of one
     assert len(batches) == 3
     assert not torch.equal(torch.cat(first), torch.cat(second))
-    again = drawn(StoreBatches(store, "trn", 4, seed=1, augmentation="geometric"), 1)
+    again = drawn(StoreBatches(store, "trn", 4, seed=1, draws=Draws("geometric")), 1)
     assert torch.equal(torch.cat(second), torch.cat(again))
 
 
 def test_workers_change_nothing(store):
-    alone = StoreBatches(store, "trn", 4, seed=1, augmentation="light")
-    helped = StoreBatches(store, "trn", 4, seed=1, augmentation="light", workers=2)
+    alone = StoreBatches(store, "trn", 4, seed=1, draws=Draws("light"))
+    helped = StoreBatches(store, "trn", 4, seed=1, draws=Draws("light"), workers=2)
     for epoch in (0, 1):
         pairs = zip(drawn(alone, epoch), drawn(helped, epoch), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_validation_batches_are_the_same_every_time(store):
-    batches = StoreBatches(store, "val", 8, augmentation="light")
+    batches = StoreBatches(store, "val", 8, draws=Draws("light"))
     assert torch.equal(drawn(batches, 0)[0], drawn(batches, 1)[0])
     plain = torch.from_numpy(batches.dataset.read(0)[0])
     assert torch.equal(drawn(batches, 0)[0][0], plain)
@@ -56,7 +56,7 @@ def test_a_limit_draws_samples_with_the_seed(store):
 
 def test_an_unknown_augmentation_lists_the_choices(store):
     with pytest.raises(ConfigError, match=r"training\.augmentation: found wild, expected one of none,"):
-        StoreBatches(store, "trn", 4, augmentation="wild")
+        StoreBatches(store, "trn", 4, draws=Draws("wild"))
 
 
 def test_the_spec_says_what_the_store_says(store):
