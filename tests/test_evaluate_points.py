@@ -10,7 +10,7 @@ import geopandas
 import numpy as np
 import pyogrio
 import pytest
-from conftest import make_raster
+from conftest import make_polygons, make_raster, pixel_box
 from test_evaluate_command import make_scene, refused, write_project
 
 from geoseg.evaluate import main
@@ -108,3 +108,14 @@ def test_shares_must_fit_the_classes(tmp_path: Path, capsys):
     config = str(write_project(tmp_path, "north"))
     refused(capsys, main([config, "--design", "evaluation.expected_accuracy=[0.9, 0.8]"]), 2, "2 shares", "3 classes")
     refused(capsys, main([config, "evaluation.expected_accuracy=1.5"]), 2, "expected_accuracy", "below 1")
+
+
+def test_the_area_of_interest_of_a_scene_limits_the_points(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    make_polygons(tmp_path / "aoi.gpkg", [pixel_box(0, 0, 40, 10)])
+    config = write_project(tmp_path, "north")
+    (tmp_path / "prep.csv").write_text("image,labels,attribute,split,aoi\nnorth.tif,north.gpkg,kind,tst,aoi.gpkg\n")
+    assert main([str(config), "--design", "evaluation.sample_points=50"]) == 0
+    frame = geopandas.read_file(tmp_path / "maps/evaluation/points.gpkg", layer="points")
+    assert frame["col"].max() < 10
+    assert set(frame["mapped"]) == {"field"}
