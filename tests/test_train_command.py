@@ -218,6 +218,22 @@ def test_a_checkpoint_of_another_model_is_refused_before_the_data_is_read(config
     assert "model options" in line
 
 
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: not enough memory: ...")],
+)
+def test_running_out_of_memory_is_an_answer(config, capsys, monkeypatch, error):
+    from geoseg.learn import engine
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(engine._Loop, "_loss", fail)
+    assert run(config) == 3
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert all(part in line for part in (str(error), "MiB", "the plan says", "reversible_unet"))
+
+
 def test_another_seed_cannot_go_on_with_a_run(config, capsys):
     assert run(config) == 0
     assert "found seed 5, expected 6" in error_of_last(capsys, config, "--resume", "global.seed=6")

@@ -26,6 +26,8 @@ from geoseg.memory import StepMemory
 GIB, MIB = 1 << 30, 1 << 20
 _UNITS = {"": 1, "B": 1} | {f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)}
 _UNITS |= {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
+# What torch's allocators say on a CPU, where they raise a plain RuntimeError.
+_CPU_TEXT = re.compile(r"not enough memory|can't allocate memory|cannot allocate memory|std::bad_alloc", re.IGNORECASE)
 # Batches whose steps are estimated; between them the need is taken from the straight line, which lies above the curve.
 POINTS = (1, 4, 32, 512)
 
@@ -158,6 +160,13 @@ def _measured_share(path: Path) -> float:
     return max(0.0, share)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or a CPU."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and bool(_CPU_TEXT.search(str(error)))
+
+
 def fitted_batch(
     step: Callable[[int], None], batch_size: int, on_step_down: Callable[[str], None] | None = None
 ) -> int:
@@ -176,7 +185,9 @@ def fitted_batch(
         try:
             step(size)
             return size
-        except (MemoryError, torch.OutOfMemoryError):
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             smaller = min(size - 1, size * 7 // 8)
         # Outside the handler, so that the traceback no longer holds the step's tensors.
         if torch.cuda.is_available():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,20 +10,10 @@ from contextlib import contextmanager
 import torch
 
 from geoseg.errors import CapacityError, problem
-from geoseg.learn.capacity import MIB, device_memory, largest_batch
+from geoseg.learn.capacity import MIB, device_memory, is_out_of_memory, largest_batch
 from geoseg.learn.job import Job
 from geoseg.learn.sizing import StepWork, estimator
 from geoseg.memory import ReversibleSequence
-
-# What torch's allocators say on a CPU, where they raise a plain RuntimeError.
-_CPU_TEXT = re.compile(r"not enough memory|can't allocate memory|cannot allocate memory|std::bad_alloc", re.IGNORECASE)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on a GPU or a CPU."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and bool(_CPU_TEXT.search(str(error)))
 
 
 @contextmanager
