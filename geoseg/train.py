@@ -46,10 +46,12 @@ def _train(invocation: Invocation) -> None:
     from geoseg.learn.engine import train
     from geoseg.learn.job import Hooks
     from geoseg.learn.outofmemory import explained
+    from geoseg.learn.pictures import sample_pictures
     from geoseg.learn.sizing import add_epoch, describe, write_record
     from geoseg.learn.stopping import stop_requests
+    from geoseg.report.training import Clock, reported
 
-    config, log = invocation.config, invocation.log
+    config, log, clock = invocation.config, invocation.log, Clock()
     folder = config.training.output_path / str(config.training.run_name)
     saved = _find_start(config, folder, invocation)
     job = _make_job(config, folder, saved, log)
@@ -58,8 +60,10 @@ def _train(invocation: Invocation) -> None:
         if saved is None:
             start_folder(folder)
         _resolved(config, job).save(folder / "config.yaml")
+    clock.ended("preparation")
     with explained(lambda: _advice(config, job)):
         memory = _record_memory(config, job)
+    clock.ended("trial of a step")
     facts = job.runtime.facts()
     log.note(
         f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
@@ -75,12 +79,12 @@ def _train(invocation: Invocation) -> None:
         add_epoch(memory, row)
         if first:
             write_record(folder / MEMORY, memory)
-        bar.set_text(f"loss {row['trn_loss']:.4f}")
+        shown.set_text(f"loss {row['trn_loss']:.4f}")
         log.note(_describe(row, job.options.num_epochs))
 
-    work = explained(lambda: _advice(config, job))
-    with stop_requests() as stop, work, progress(_count_batches(job, done), "train", "batches") as bar:
-        best = train(job, saved, Hooks(bar.update, tell, stop))
+    work, bar = explained(lambda: _advice(config, job)), progress(_count_batches(job, done), "train", "batches")
+    with stop_requests() as stop, reported(job, clock, log.note), work, bar as shown:
+        best = train(job, saved, Hooks(shown.update, tell, stop, sample_pictures(job)))
     _summary(job, best, rows, invocation)
 
 
@@ -330,7 +334,7 @@ def _describe(row: Mapping[str, float], num_epochs: int) -> str:
 
 
 def _summary(job: Job, best: Mapping[str, Any], rows: Sequence[Mapping[str, float]], invocation: Invocation) -> None:
-    from geoseg.learn.checkpoint import BEST, LAST, METRICS
+    from geoseg.learn.checkpoint import BEST, LAST, METRICS, REPORT
 
     log = invocation.log
     if not best:
@@ -352,6 +356,7 @@ def _summary(job: Job, best: Mapping[str, Any], rows: Sequence[Mapping[str, floa
     log.info(f"model file  {job.folder / BEST}")
     log.info(f"curves      {job.folder / METRICS} (and tensorboard --logdir {job.folder})")
     log.info(f"checkpoint  {job.folder / LAST}")
+    log.info(f"report      {job.folder / REPORT}")
 
 
 def _number(value: float | None) -> str:

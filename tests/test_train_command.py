@@ -89,8 +89,13 @@ def test_a_run_leaves_its_folder_and_can_be_repeated_from_it(config, capsys):
     assert run(config, "training.precision=auto") == 0
     folder = folder_of(config)
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "memory.json"
+        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "memory.json", "report.html"
     }  # fmt: skip
+    report = (folder / "report.html").read_text(encoding="utf-8")
+    for heading in ("Curves", "Confusion matrix", "Worst and best validation samples", "Memory of a training step"):
+        assert f"<h2>{heading}</h2>" in report
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert list((folder / "tensorboard" / "samples").iterdir())
     recorded = yaml.safe_load((folder / "config.yaml").read_text())
     assert recorded["global"]["seed"] == 5
     assert recorded["training"]["device"] == "cpu"
@@ -283,6 +288,7 @@ def test_terminated_is_exit_code_130_without_a_traceback(config):
     assert "interrupted" in said[-1]
     assert not any("Traceback" in line for line in said)
     assert not list(folder_of(config).glob("*.tmp"))
+    assert "Stopped before the end" in (folder_of(config) / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_foreign_safetensors_file_is_not_mistaken_for_a_run(config):

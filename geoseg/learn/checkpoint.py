@@ -23,9 +23,9 @@ from geoseg.learn.files import replacing
 from geoseg.learn.modelfile import ModelSpec
 
 CONFIG, METRICS, CURVES = "config.yaml", "metrics.csv", "tensorboard"
-LAST, BEST, MEMORY = "last.ckpt", "best.safetensors", "memory.json"
+LAST, BEST, MEMORY, REPORT = "last.ckpt", "best.safetensors", "memory.json", "report.html"
 # All that a run writes; `overwrite` removes these and nothing else.
-RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, "report.html", MEMORY)
+RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, REPORT, MEMORY)
 FORMAT = 2
 
 

@@ -56,12 +56,15 @@ def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None)
             row = {"epoch": epoch, **loop.train_epoch(state, records)}
             if epoch % options.val_every == 0 or epoch == options.num_epochs:
                 with loop.evaluated(state):
+                    started = time.perf_counter()
                     found = loop.validate()
                     row |= found.row(job.spec.class_names)
                     facts = _facts(epoch, found, job)
                     best = is_better(facts["score"], state.best.get("score"), options.monitor)
                     if best:
                         loop.save_best(facts)
+                    row["val_seconds"] = time.perf_counter() - started
+                    hooks.on_validated(epoch * job.steps)
                 state.take_score(facts, best)
             state.finish_epoch()
             records.add_epoch(epoch * job.steps, row)

@@ -87,8 +87,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Called by the loop as it goes on: at each batch, with the metrics of each epoch, and to ask whether to stop."""
+    """Called by the loop as it goes on.
+
+    Attributes:
+        on_batch: At each batch.
+        on_epoch: With the metrics of each epoch.
+        stop: To ask whether to stop.
+        on_validated: With the number of steps so far, while the network has the weights that were just validated.
+    """
 
     on_batch: Callable[[], None] = lambda: None
     on_epoch: Callable[[Mapping[str, float]], None] = lambda row: None
     stop: Callable[[], bool] = lambda: False
+    on_validated: Callable[[int], None] = lambda step: None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 from geoseg.data.dataset import SampleDataset
 from geoseg.data.preview import UNKNOWN, coloured, shown_bands, stretched
 from geoseg.learn.checkpoint import CURVES
+from geoseg.learn.job import Job
+from geoseg.learn.prepare import StoreBatches
 from geoseg.learn.runtime import Runtime
 
 RIGHT, WRONG = (236, 240, 243), (214, 0, 140)
@@ -53,6 +56,18 @@ class SampleImages:
             for item, classes in zip(self.items, predicted, strict=True):
                 picture = sample_picture(self._dataset, item, classes, side, across=True)
                 writer.add_image(f"validation/{item}", picture, step, dataformats="HWC")
+
+
+def sample_pictures(job: Job) -> Callable[[int], None]:
+    """Return what puts pictures of some validation samples into TensorBoard, given the step; the first process does.
+
+    Args:
+        job: What is trained; its validation batches are those of a sample store.
+    """
+    if not job.runtime.fabric.is_global_zero:
+        return lambda step: None
+    images = SampleImages(job.folder, cast(StoreBatches, job.val).dataset, job.runtime)
+    return lambda step: images.add(job.model, step)
 
 
 def sample_picture(

@@ -6,7 +6,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -18,10 +19,10 @@ from geoseg import __version__
 from geoseg.assess.review import Review, review
 from geoseg.data.dataset import SampleDataset
 from geoseg.data.store import SPLITS, Store
-from geoseg.learn.checkpoint import BEST, CONFIG, MEMORY, METRICS
+from geoseg.learn.checkpoint import BEST, CONFIG, MEMORY, METRICS, REPORT
 from geoseg.learn.files import replacing
 from geoseg.learn.job import Job
-from geoseg.learn.modelfile import load_model_file
+from geoseg.learn.modelfile import load_model_file, read_model_spec
 from geoseg.learn.prepare import StoreBatches
 from geoseg.learn.records import read_metrics
 from geoseg.report.charts import class_balance
@@ -29,7 +30,6 @@ from geoseg.report.curves import bars, curves
 from geoseg.report.html import page, paragraph, preformatted, row, section, table
 from geoseg.report.review import review_sections
 
-REPORT = "report.html"
 _REVIEW_BATCH = 16
 _LIBRARIES = ("torch", "lightning-fabric", "numpy", "rasterio", "albumentations", "safetensors")
 _MIB = 2**20
@@ -69,33 +69,70 @@ class Run:
 
 def report_run(
     job: Job,
-    best: Mapping[str, Any],
     seconds: Mapping[str, float],
     ended: str = "",
-    on_batch: Callable[[], None] = lambda: None,
 ) -> Path:
     """Look at the validation samples with the best weights and write the report of a run; returns its path.
 
     Args:
         job: What was trained; its validation batches are those of a sample store.
-        best: Facts about the best epoch; empty if none had a score.
         seconds: Time by phase of the command.
         ended: Why training ended early, in a sentence. The samples are then not looked at, which could take long.
-        on_batch: Called after each batch that was looked at.
     """
     dataset, runtime = cast(StoreBatches, job.val).dataset, job.runtime
     weights = sum(parameter.numel() for parameter in job.model.parameters())
     facts = {"model": job.spec.model_name, "weights": f"{weights:,}", "batch size": str(job.batch_size)}
     facts |= {name.replace("_", " "): str(value) for name, value in runtime.facts().items() if name != "torch"}
-    looked = None
+    looked, best = None, _best(job.folder / BEST)
     if best and not ended:
         started = time.perf_counter()
         model, _ = load_model_file(job.folder / BEST)
         batch = min(job.batch_size, _REVIEW_BATCH)
-        looked = review(model, dataset, runtime.fabric.device, runtime.precision, batch, on_batch)
+        looked = review(model, dataset, runtime.fabric.device, runtime.precision, batch)
         seconds = {**seconds, "best weights on the validation samples": time.perf_counter() - started}
     run = Run(job.folder, dataset.store, facts, best, seconds, ended)
     return write_training_report(run, looked, dataset)
+
+
+class Clock:
+    """Measures the phases of a command, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def ended(self, phase: str) -> None:
+        """Count the time since the phase before under a name."""
+        now = time.perf_counter()
+        self.seconds[phase], self._last = now - self._last, now
+
+
+@contextmanager
+def reported(job: Job, clock: Clock, note: Callable[[str], None]) -> Iterator[None]:
+    """Surround a training: when it has ended, or was stopped, the first process writes the report of the run.
+
+    Args:
+        job: What is trained.
+        clock: Of the command; the training is its next phase.
+        note: Told what takes time.
+    """
+    first = job.runtime.fabric.is_global_zero
+    try:
+        yield
+    except KeyboardInterrupt:
+        clock.ended("training")
+        if first:
+            report_run(job, clock.seconds, "Stopped before the end; --resume goes on.")
+        raise
+    clock.ended("training")
+    if first:
+        note("report: looking at the validation samples with the best weights")
+        report_run(job, clock.seconds)
+
+
+def _best(path: Path) -> Mapping[str, Any]:
+    """Return facts about the best epoch; nothing if there is none."""
+    return read_model_spec(path).trained if path.is_file() else {}
 
 
 def write_training_report(run: Run, looked: Review | None = None, dataset: SampleDataset | None = None) -> Path:

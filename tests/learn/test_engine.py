@@ -125,7 +125,7 @@ class Stop:
 
 
 def timeless(folder: Path) -> list[dict[str, float]]:
-    known = ("seconds", "samples_per_second", "peak_memory_mb")
+    known = ("seconds", "val_seconds", "samples_per_second", "peak_memory_mb")
     return [{k: v for k, v in row.items() if k not in known} for row in read_metrics(folder / "metrics.csv")]
 
 
