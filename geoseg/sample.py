@@ -8,15 +8,12 @@ that was there before stays as it was.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from geoseg.cli import Invocation, Log, progress, run_command
-from geoseg.config import Config
 from geoseg.data.building import Build, build_store, count_blocks
 from geoseg.data.disk import bytes_needed, check_room
 from geoseg.data.editing import Update, find_scene, like_the_store, plan_update, remove_scenes
@@ -26,16 +23,9 @@ from geoseg.data.store import SPLITS, Store, StoreInfo, open_store
 from geoseg.data.survey import Survey, survey
 from geoseg.data.verify import verify_store
 from geoseg.errors import ConfigError, DataError, problem
-from geoseg.execution import (
-    MissingPackageError,
-    dask_executor,
-    local_executor,
-    map_tasks,
-    resolve_workers,
-    share_of_work,
-)
+from geoseg.execution import map_tasks, resolve_workers, share_of_work
 from geoseg.report.store import empty_warnings, write_store_report
-from geoseg.settings import sample_options
+from geoseg.settings import executor_of, sample_options
 
 # A process costs about two seconds to start; this many blocks pay for it.
 _BLOCKS_PER_PROCESS = 4
@@ -153,32 +143,13 @@ def _build(call: Invocation, found: Survey, options: SampleOptions, final: Path,
     if share != (1, 1):
         log.info(f"share {share[0]} of {share[1]}")
     local = share == (1, 1) and call.options.scheduler is None
-    with progress(blocks, "sampling", "blocks") as bar, _executor(call.config, call.options, blocks) as executor:
+    workers = min(resolve_workers(call.config.sample.workers), max(1, blocks // _BLOCKS_PER_PROCESS))
+    with (
+        progress(blocks, "sampling", "blocks") as bar,
+        executor_of(call.options.scheduler, call.options.dask_local, workers) as executor,
+    ):
         how = Build(partial(map_tasks, executor), bar.update, write_store_report, log.warn, share, local)
         return build_store(found, options, final, how, update.kept)
-
-
-@contextmanager
-def _executor(config: Config, chosen: argparse.Namespace, blocks: int) -> Iterator[Executor]:
-    if chosen.scheduler is None and chosen.dask_local is None:
-        workers = min(resolve_workers(config.sample.workers), max(1, blocks // _BLOCKS_PER_PROCESS))
-        with local_executor(workers) as executor:
-            yield executor
-        return
-    where = "--scheduler" if chosen.scheduler else "--dask-local"
-    cluster = dask_executor(chosen.scheduler, chosen.dask_local)
-    try:
-        executor = cluster.__enter__()
-    except MissingPackageError as error:
-        remedy = 'pip install "geoseg[dask]"'
-        raise ConfigError(problem(where, "no package distributed", "Dask", remedy)) from error
-    except (OSError, ValueError) as error:
-        remedy = "check the address, and that the scheduler runs"
-        raise ConfigError(problem(where, f"no cluster ({error})", "tcp://host:port", remedy)) from error
-    try:
-        yield executor
-    finally:
-        cluster.__exit__(None, None, None)
 
 
 def summary(store: Store) -> list[str]:

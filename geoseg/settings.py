@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from geoseg.config import Config
@@ -11,6 +14,7 @@ from geoseg.data.splits import SPLITS, Length, SplitOptions
 from geoseg.data.survey import SurveyOptions
 from geoseg.data.windows import WindowOptions
 from geoseg.errors import ConfigError, problem
+from geoseg.execution import MissingPackageError, dask_executor, local_executor
 from geoseg.geo.raster import Reading
 from geoseg.geo.vector import LabelRules
 
@@ -111,3 +115,32 @@ def label_rules(config: Config) -> LabelRules:
         buffers=tuple(entry.buffer for entry in config.global_.classes or ()),
         boundary_ignore=sample.boundary_ignore,
     )
+
+
+@contextmanager
+def executor_of(scheduler: str | None, dask_local: int | None, workers: int) -> Iterator[Executor]:
+    """Yield what runs tasks: a Dask cluster that the user names or wants here, else processes of this machine.
+
+    Raises:
+        ConfigError: There is no such cluster, or Dask is not installed.
+    """
+    if scheduler is None and dask_local is None:
+        with local_executor(workers) as executor:
+            yield executor
+        return
+    where = "--scheduler" if scheduler else "--dask-local"
+    if scheduler and dask_local:
+        raise ConfigError(problem("command line", "--scheduler and --dask-local", "one of them", "leave one out"))
+    cluster = dask_executor(scheduler, dask_local)
+    try:
+        executor = cluster.__enter__()
+    except MissingPackageError as error:
+        remedy = 'pip install "geoseg[dask]"'
+        raise ConfigError(problem(where, "no package distributed", "Dask", remedy)) from error
+    except (OSError, ValueError) as error:
+        remedy = "check the address, and that the scheduler runs"
+        raise ConfigError(problem(where, f"no cluster ({error})", "tcp://host:port", remedy)) from error
+    try:
+        yield executor
+    finally:
+        cluster.__exit__(None, None, None)

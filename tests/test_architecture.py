@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "execution": set(),
     "console": set(),
     "cli": {"config", "console", "errors"},
-    "settings": {"config", "data", "geo", "errors"},
+    "settings": {"config", "data", "execution", "geo", "errors"},
 }
 ALLOWED |= {command: BELOW_COMMANDS | {"cli", "config", "console", "execution", "settings"} for command in COMMANDS}
 

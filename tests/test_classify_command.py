@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -88,7 +91,7 @@ def test_a_map_without_any_config(model: Path, tmp_path: Path, capsys, monkeypat
     assert [entry["value"] for entry in json.loads(tags["CLASSES"])] == [None, "F", "W"]
     assert tags["SOURCE"] == "scene.tif"
     assert "<Category>water</Category>" in (tmp_path / "maps/scene_classes.tif.aux.xml").read_text()
-    assert files(tmp_path / "maps") == {"scene_classes.tif", "scene_classes.tif.aux.xml"}
+    assert files(tmp_path / "maps") == {"classes.json", *(f"scene_classes.{e}" for e in ("qml", "tif", "tif.aux.xml"))}
     assert "90 x 70 pixels" in capsys.readouterr().out
 
 
@@ -342,7 +345,7 @@ def test_a_new_map_replaces_the_old_one_and_its_side_files(model: Path, tmp_path
     for suffix in ("", ".aux.xml", ".ovr", ".msk"):
         (maps / f"scene_classes.tif{suffix}").write_text("STATISTICS_MAXIMUM 5")
     assert classify(model, maps, image) == 0
-    assert files(maps) == {"scene_classes.tif", "scene_classes.tif.aux.xml"}
+    assert files(maps) == {"classes.json", "scene_classes.qml", "scene_classes.tif", "scene_classes.tif.aux.xml"}
     assert "STATISTICS" not in (maps / "scene_classes.tif.aux.xml").read_text()
 
 
@@ -441,3 +444,106 @@ def test_window_overlap_and_blending_come_from_the_config(model: Path, tmp_path:
     assert (results[0] != results[1]).any()  # without context there are seams
     assert (results[1] == results[2]).mean() > 0.999  # with it there are none, up to float32 rounding
     assert (results[1] == results[3]).mean() > 0.9
+
+
+def test_beside_the_maps_lie_a_style_and_the_classes(model: Path, tmp_path: Path):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 30, 30)))
+    assert classify(model, tmp_path / "maps", image, more=("classification.quicklook=true",)) == 0
+    style = ElementTree.parse(tmp_path / "maps/scene_classes.qml").getroot()
+    entries = [(e.get("value"), e.get("label"), e.get("color")) for e in style.iter("paletteEntry")]
+    assert entries[0] == ("0", "background", "#101010")
+    assert [entry[1] for entry in entries] == ["background", "field", "water"]
+    said = json.loads((tmp_path / "maps/classes.json").read_text())
+    assert said["model_hash"] == model_hash(model)
+    assert said["classes"][2] == {"id": 2, "name": "water", "colour": "#0000ff", "value": 2}
+    assert (tmp_path / "maps/scene_classes.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_values_of_the_attribute_in_place_of_ids(tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    classes = tuple({**entry, "value": value} for entry, value in zip(CLASSES, (None, 311, "7"), strict=True))
+    ids = make_model(tmp_path / "m.safetensors", classes=classes)
+    assert classify(ids, tmp_path / "ids", image) == 0
+    assert classify(ids, tmp_path / "values", image, more=("classification.values=attribute",)) == 0
+    with (
+        rasterio.open(tmp_path / "ids/scene_classes.tif") as one,
+        rasterio.open(tmp_path / "values/scene_classes.tif") as other,
+    ):
+        assert (other.dtypes[0], other.nodata) == ("uint16", 65535)
+        np.testing.assert_array_equal(other.read(1), np.array([0, 311, 7])[one.read(1)])
+        assert other.colormap(1)[7] == (0, 0, 255, 255)
+    words = make_model(tmp_path / "w.safetensors")
+    code = classify(words, tmp_path / "no", image, more=("classification.values=attribute",))
+    refused(capsys, code, 2, "class field", "'F'", "class water")
+
+
+def test_doubtful_pixels_are_a_class_of_their_own(model: Path, tmp_path: Path):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    outputs = "classification.outputs=[classes,confidence]"
+    assert classify(model, tmp_path / "sure", image, more=(outputs,)) == 0
+    below = "classification.uncertain_below=[0.0, 1.0, 0.6]"
+    assert classify(model, tmp_path / "maps", image, more=(outputs, below)) == 0
+    with rasterio.open(tmp_path / "sure/scene_classes.tif") as sure:
+        ids = sure.read(1)
+    with rasterio.open(tmp_path / "maps/scene_confidence.tif") as made:
+        doubtful = made.read(1) < np.array([0.0, 1.0, 0.6])[ids]
+    with rasterio.open(tmp_path / "maps/scene_classes.tif") as made:
+        np.testing.assert_array_equal(made.read(1), np.where(doubtful, 3, ids))
+        assert [entry["name"] for entry in json.loads(made.tags()["CLASSES"])][3] == "uncertain"
+    assert 0 < doubtful.sum() < doubtful.size
+
+
+def test_several_models_and_looks_are_averaged(model: Path, tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    other = make_model(tmp_path / "other.safetensors", samples_size=32)
+    outputs, uint8 = "classification.outputs=[classes,probabilities]", "classification.fractions=uint8"
+    looks = ("classification.test_time_augmentation=flips", f"classification.ensemble=[{other}]")
+    files = [model, other]
+    words = [outputs, uint8, "--output", str(tmp_path / "maps"), "--images", str(image), "--model", *map(str, files)]
+    assert main([*words]) == 0
+    with rasterio.open(tmp_path / "maps/scene_probabilities.tif") as made:
+        assert made.scales == (0.004,) * 3
+        shares = made.read()
+    assert (abs(shares.sum(axis=0, dtype=int) - 250) <= 2).all()
+    assert main([str(write_config(tmp_path, model)), *looks, "--images", str(image)]) == 0
+    with rasterio.open(tmp_path / "maps/scene_classes.tif") as made:
+        assert made.tags()["MODEL_HASH"] == f"{model_hash(model)}+{model_hash(other)}"
+        assert made.tags()["LOOKS"].startswith("flips")
+    stranger = make_model(tmp_path / "stranger.safetensors", bands=(2, 1))
+    code = main(["--output", str(tmp_path / "m"), "--images", str(image), "--model", str(model), str(stranger)])
+    refused(capsys, code, 2, "stranger.safetensors", "bands")
+
+
+def test_shares_of_a_batch_array_are_the_whole(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in "abc":
+        make_raster(tmp_path / f"{name}.tif", noise((2, 20, 20)))
+    images, maps = tmp_path / "*.tif", tmp_path / "maps"
+    assert classify(model, maps, images, more=("--shard", "2/2")) == 0
+    assert {name for name in files(maps) if name.endswith(".tif")} == {"b_classes.tif"}
+    monkeypatch.setenv("AWS_BATCH_JOB_ARRAY_INDEX", "0")
+    monkeypatch.setenv("AWS_BATCH_JOB_ARRAY_SIZE", "2")
+    assert classify(model, maps, images) == 0
+    assert {name for name in files(maps) if name.endswith(".tif")} == {f"{name}_classes.tif" for name in "abc"}
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_maps(model: Path, tmp_path: Path, capsys):
+    for name in "ab":
+        make_raster(tmp_path / f"{name}.tif", noise((2, 60, 60)))
+    (tmp_path / "c.tif").write_bytes(b"no raster")
+    images = [tmp_path / f"{name}.tif" for name in "abc"]
+    assert classify(model, tmp_path / "one", *images) == 4
+    assert classify(model, tmp_path / "two", *images, more=("classification.workers=2",)) == 4
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    for name in files(tmp_path / "one"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, geoseg.classify; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_self_test_says_what_it_did(capsys):
+    assert main(["--self-test"]) == 0
+    assert "position-coded scene: the same map" in _said(capsys)

@@ -3,12 +3,12 @@
 `load_config(path, overrides)` reads a file, checks all of it and reports all its problems together.
 """
 
+from geoseg.config.classification import ClassificationSection
 from geoseg.config.evaluation import EvaluationSection
 from geoseg.config.load import load_config
 from geoseg.config.root import Config
 from geoseg.config.schema import (
     ClassEntry,
-    ClassificationSection,
     GlobalSection,
     ModelsSection,
     SampleSection,

@@ -13,9 +13,9 @@ from pydantic import Field
 
 import geoseg
 from geoseg.config import yamltext
+from geoseg.config.classification import ClassificationSection
 from geoseg.config.evaluation import EvaluationSection
 from geoseg.config.schema import (
-    ClassificationSection,
     GlobalSection,
     ModelsSection,
     SampleSection,

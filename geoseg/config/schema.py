@@ -14,12 +14,10 @@ from geoseg.config.lists import (
     class_value,
     model_options,
     name_list,
-    output_list,
-    source_list,
     span,
 )
 from geoseg.config.losses import LossValue, loss_rule, weight_rule
-from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
+from geoseg.config.rules import choice, local_path, number, switch, text, whole
 from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.config.training import augmentation_rule, monitor_rule
 from geoseg.models.options import (
@@ -337,43 +335,6 @@ class TrainingSection(Section):
     checkpoint_minutes: Annotated[float, number(0, above=True)] = key(
         15.0, "Minutes after which an epoch that is still under way is saved, so that a kill loses no more than that."
     )
-
-
-class ClassificationSection(Section):
-    """`python -m geoseg.classify`: model file and rasters to class maps. Also accepted under the name `inference`."""
-
-    working_folder: Annotated[Path | str, source_path("a folder")] = key(
-        "to_classify", "Folder of the rasters to classify; not used if `images` is given."
-    )
-    images: Annotated[tuple[Path | str, ...] | None, source_list()] = key(
-        None, "Rasters to classify: paths, folders or patterns such as 'tiles/*.tif'.", "all in `working_folder`"
-    )
-    state_dict_path: Annotated[Path, local_path("a model file", optional=True)] = key(
-        None, "The model file.", "`training.output_path`/`training.run_name`/best.safetensors"
-    )
-    output_path: Annotated[Path, local_path("a folder")] = key("maps", "Folder of the class maps.")
-    overlap: Annotated[int | None, whole(0, optional=True)] = key(
-        None, "Pixels by which neighbouring windows overlap on each side.", "the context that the model needs"
-    )
-    blending: Annotated[str, choice("none", "hann", "gaussian")] = key(
-        "none", "How overlapping windows are joined: none (each gives its middle), hann or gaussian (weighted mean)."
-    )
-    window: Annotated[int | Literal["auto"], whole(16, words=("auto",))] = key(
-        "auto", "Side of the window that is classified at once, in pixels, without its context."
-    )
-    batch_size: Annotated[int | None, whole(1, optional=True)] = key(
-        None, "Windows classified together.", "1 on a CPU, more on a GPU"
-    )
-    outputs: Annotated[tuple[str, ...], output_list()] = key(
-        ("classes",), "What to write: classes, probabilities, confidence, entropy."
-    )
-    device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
-        "auto", "Where to compute; auto takes a GPU if there is one."
-    )
-    precision: Annotated[str, choice(*_PRECISIONS)] = key(
-        "auto", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
-    )
-    overwrite: Annotated[bool, switch()] = key(True, "Replace class maps that exist; false skips them.")
 
 
 class ModelsSection(Section):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.geo.grid import Window
-from geoseg.predict.sliding import NODATA, ClassBlock
+from geoseg.predict.blocks import NODATA, ClassBlock
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.geo.raster import tile_profile
-from geoseg.predict.sliding import NODATA, ClassBlock
+from geoseg.predict.blocks import NODATA, ClassBlock
 
 OUTPUTS = ("classes", "probabilities", "confidence", "entropy")
 WIDE_NODATA = 65535  # of maps of attribute values

@@ -23,9 +23,9 @@ from geoseg.data.counting import count_classes
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 from geoseg.geo.raster import Level, RasterWriter, TileFile, create_tiles, finish_part, level_shapes, part_file
+from geoseg.predict.blocks import ClassBlock
 from geoseg.predict.counting import MapCounts
 from geoseg.predict.outputs import MapOutput
-from geoseg.predict.sliding import ClassBlock
 
 _IDS = "ids"  # among the arrays of a block: its class ids, for counting
 _OVERVIEWS = 2  # of a part; with more, tiles of neighbouring parts would be needed

@@ -54,6 +54,7 @@ class ClassifyOptions:
         reading: What is done to the values of the images.
         scaled: Whether fractions (probabilities and so on) are written as uint8.
         resume: Whether to go on with the parts that an interrupted run left.
+        thresholds: The least probability of each class; pixels below are given one further class, uncertain.
     """
 
     sliding: SlidingOptions = field(default_factory=SlidingOptions)
@@ -63,6 +64,7 @@ class ClassifyOptions:
     by_name: bool = True
     scaled: bool = False
     resume: bool = False
+    thresholds: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class SceneResult:
         height: Rows.
         width: Columns.
         seconds: Wall time, finishing of the files included.
-        class_pixels: (num_classes,) pixels of each class.
+        class_pixels: Pixels of each class, in the order of the description's names.
         seam_index: How much more often neighbouring pixels differ across the borders of windows than inside them.
         already: Whether the maps were there from the run that was resumed; then nothing was counted.
     """
@@ -146,7 +148,7 @@ def classify_scene(
         predictor: The network.
         bands: Band numbers, from 1, in the network's order.
         folder: Where the maps go.
-        description: What the maps say about themselves.
+        description: What the maps say about themselves; with thresholds, "uncertain" is its last class.
         options: How to classify and what to write.
         on_progress: Called with the number of windows just done.
 
@@ -157,6 +159,7 @@ def classify_scene(
     paths = {output: output_path(folder, image, output) for output in options.outputs}
     refuse_input(image, paths.values())
     outputs = map_outputs(options.outputs, predictor.num_classes, description.values, options.scaled)
+    num_classes = len(description.class_names)
     with open_raster(image, bands, reading=options.reading) as raster:
         plan = _plan(predictor, raster.info, options)
         made_of = _made_of(raster, plan, description, options)
@@ -164,10 +167,10 @@ def classify_scene(
         if options.resume and all(_made_by(path) == run for path in paths.values()):
             if on_progress is not None:
                 on_progress(count_windows(plan))
-            counts, already = MapCounts.zero(predictor.num_classes), True
+            counts, already = MapCounts.zero(num_classes), True
         else:
             described = replace(description, tags={**description.tags, _RUN: run})
-            store = PartStore(_parts_folder(folder, image), outputs, (plan.height, plan.width), predictor.num_classes)
+            store = PartStore(_parts_folder(folder, image), outputs, (plan.height, plan.width), num_classes)
             counts, already = (
                 _make_maps(predictor, raster, plan, store, (made_of, described, options), on_progress),
                 False,
@@ -196,7 +199,7 @@ def _make_maps(
     made_of, description, options = how
     store.begin(made_of, options.resume)
     try:
-        counts = _make_parts(predictor, raster, plan, store, on_progress)
+        counts = _make_parts(predictor, raster, plan, store, options, on_progress)
         publish_maps(store, parts(plan), store.folder.parent, raster.info, description)
     except BaseException:
         if store.is_empty():
@@ -221,7 +224,12 @@ def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> P
 
 
 def _make_parts(
-    predictor: Predictor, raster: Raster, plan: Plan, store: PartStore, on_progress: Callable[[int], None] | None
+    predictor: Predictor,
+    raster: Raster,
+    plan: Plan,
+    store: PartStore,
+    options: ClassifyOptions,
+    on_progress: Callable[[int], None] | None,
 ) -> MapCounts:
     """Compute the parts that are missing; return the counts of all."""
     everything = parts(plan)
@@ -231,9 +239,9 @@ def _make_parts(
     likelihood = needs_probabilities([output.name for output in store.outputs])
     for run in runs(missing):
         region = bounding(run)
-        counter = MapCounter(predictor.num_classes, region)
+        counter = MapCounter(store.num_classes, region)
         with store.writing(run, counter.counts) as writer:
-            for block in predict_blocks(predictor, raster, plan, region, likelihood, step):
+            for block in predict_blocks(predictor, raster, plan, region, likelihood, step, options.thresholds):
                 counter.add(block)
                 writer.write(block)
     return store.counts(everything)
@@ -244,7 +252,7 @@ def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: C
     image, bands = raster.info.path, raster.bands
     files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in local_files(image)]
     facts = {"image": key_of(image), "files": files, "plan": asdict(plan), "tags": dict(description.tags)}
-    chosen = {"outputs": options.outputs, "bands": bands, "scaled": options.scaled}
+    chosen = {"outputs": options.outputs, "bands": bands, "scaled": options.scaled, "thresholds": options.thresholds}
     return as_record({**facts, **chosen, "reading": options.reading.to_dict(), "values": description.values})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,11 +15,11 @@ from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Tile, Window
 from geoseg.predict import plan as planning
 from geoseg.predict.blend import StripBlender, axis_weights
+from geoseg.predict.blocks import NODATA, ClassBlock
 from geoseg.predict.layout import in_planes
 from geoseg.predict.plan import Plan, SlidingOptions, region_tiles, spans
 from geoseg.predict.predictor import PixelSource, Predictor
 
-NODATA = 255  # among class ids: the pixel's class is unknown
 Progress = Callable[[int], None]
 
 
@@ -33,21 +33,6 @@ class ScoreBlock:
     window: Window
     scores: Tensor | None
     valid: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class ClassBlock:
-    """Classes of a part of the scene.
-
-    Attributes:
-        window: Where it lies; the blocks of a region cover it without overlap.
-        classes: (height, width) uint8, NODATA where the image is invalid.
-        probabilities: (classes, height, width) float32, NaN where invalid; None if not asked for.
-    """
-
-    window: Window
-    classes: NDArray[np.uint8]
-    probabilities: NDArray[np.float32] | None
 
 
 def plan_windows(predictor: Predictor, height: int, width: int, options: SlidingOptions, pixel_bytes: int = 4) -> Plan:
@@ -66,6 +51,7 @@ def predict_blocks(
     region: Window | None = None,
     probabilities: bool = False,
     on_progress: Progress | None = None,
+    thresholds: Sequence[float] | None = None,
 ) -> Iterator[ClassBlock]:
     """Classify a scene, or a part of it, and yield blocks that cover every pixel once.
 
@@ -76,9 +62,12 @@ def predict_blocks(
         region: What to classify; None: all.
         probabilities: Whether to yield the probabilities too.
         on_progress: Called with the number of windows just done.
+        thresholds: The least probability of each class; pixels below that of their class are given the id
+            `num_classes`, which stands for uncertain.
     """
     for block in predict_scores(predictor, source, plan, region, on_progress):
-        yield _decide(block, predictor.num_classes, probabilities)
+        decided = _decide(block, predictor.num_classes, probabilities or thresholds is not None)
+        yield decided if thresholds is None else _doubted(decided, thresholds, probabilities)
 
 
 @torch.inference_mode()
@@ -151,6 +140,16 @@ def _decide(block: ScoreBlock, num_classes: int, probabilities: bool) -> ClassBl
         if likelihood is not None:
             np.copyto(likelihood, np.nan, where=~block.valid)
     return ClassBlock(block.window, classes, likelihood)
+
+
+def _doubted(block: ClassBlock, thresholds: Sequence[float], probabilities: bool) -> ClassBlock:
+    assert block.probabilities is not None
+    least = np.full(NODATA + 1, -np.inf, np.float32)
+    least[: len(thresholds)] = thresholds
+    with np.errstate(invalid="ignore"):
+        doubtful = block.probabilities.max(axis=0) < least[block.classes]  # never where NaN
+    np.copyto(block.classes, len(thresholds), where=doubtful)
+    return block if probabilities else ClassBlock(block.window, block.classes, None)
 
 
 def best_class(scores: Tensor) -> Tensor:

@@ -1,0 +1,5 @@
+"""`python -m geoseg.classify`."""
+
+from geoseg.classify import main
+
+raise SystemExit(main())

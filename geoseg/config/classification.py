@@ -1,0 +1,110 @@
+"""The section of the config that says how rasters are classified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from geoseg.config.lists import output_list, source_list
+from geoseg.config.rules import (
+    RefusedError,
+    Rule,
+    as_list,
+    as_number,
+    choice,
+    local_path,
+    number,
+    resolve_path,
+    source_path,
+    switch,
+    whole,
+)
+from geoseg.config.schema import Section, key
+
+_PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
+
+
+def path_list(what: str) -> Rule:
+    """Return the rule of a list of paths on this machine; a single path is a list of one."""
+
+    def convert(value: Any, folder: Path) -> tuple[Path, ...]:
+        found = [resolve_path(item, folder) for item in as_list(value, commas=False)]
+        local = tuple(path for path in found if isinstance(path, Path))
+        if len(local) < len(found):
+            raise RefusedError("give paths on this machine")
+        return local
+
+    return Rule(f"a list of {what}", convert)
+
+
+def threshold_list() -> Rule:
+    """Return the rule of one probability, or a list of them."""
+
+    def convert(value: Any, folder: Path) -> float | tuple[float, ...] | None:
+        numbers = [as_number(item) for item in as_list(value)]
+        if not numbers or not all(0 <= number <= 1 for number in numbers):
+            raise RefusedError("write numbers from 0 to 1")
+        return tuple(numbers) if isinstance(value, list | tuple) else numbers[0]
+
+    return Rule("a probability, or a list with one for each class", convert, optional=True)
+
+
+class ClassificationSection(Section):
+    """`python -m geoseg.classify`: model file and rasters to class maps. Also accepted under the name `inference`."""
+
+    working_folder: Annotated[Path | str, source_path("a folder")] = key(
+        "to_classify", "Folder of the rasters to classify; not used if `images` is given."
+    )
+    images: Annotated[tuple[Path | str, ...] | None, source_list()] = key(
+        None, "Rasters to classify: paths, folders or patterns such as 'tiles/*.tif'.", "all in `working_folder`"
+    )
+    state_dict_path: Annotated[Path, local_path("a model file", optional=True)] = key(
+        None, "The model file.", "`training.output_path`/`training.run_name`/best.safetensors"
+    )
+    output_path: Annotated[Path, local_path("a folder")] = key("maps", "Folder of the class maps.")
+    overlap: Annotated[int | None, whole(0, optional=True)] = key(
+        None, "Pixels by which neighbouring windows overlap on each side.", "the context that the model needs"
+    )
+    blending: Annotated[str, choice("none", "hann", "gaussian")] = key(
+        "none", "How overlapping windows are joined: none (each gives its middle), hann or gaussian (weighted mean)."
+    )
+    window: Annotated[int | Literal["auto"], whole(16, words=("auto",))] = key(
+        "auto", "Side of the window that is classified at once, in pixels, without its context."
+    )
+    batch_size: Annotated[int | None, whole(1, optional=True)] = key(
+        None, "Windows classified together.", "1 on a CPU, more on a GPU"
+    )
+    outputs: Annotated[tuple[str, ...], output_list()] = key(
+        ("classes",), "What to write: classes, probabilities, confidence, entropy."
+    )
+    device: Annotated[str, choice("auto", "cpu", "cuda")] = key(
+        "auto", "Where to compute; auto takes a GPU if there is one."
+    )
+    precision: Annotated[str, choice(*_PRECISIONS)] = key(
+        "auto", "Number type of the computation; auto is bf16-mixed where the device is fast at it."
+    )
+    overwrite: Annotated[bool, switch()] = key(True, "Replace class maps that exist; false skips them.")
+    ensemble: Annotated[tuple[Path, ...], path_list("model files")] = key(
+        (), "Further model files, trained on the same samples; the probabilities of all are averaged."
+    )
+    test_time_augmentation: Annotated[str, choice("none", "flips", "all")] = key(
+        "none", "Looks at every window whose probabilities are averaged: none, flips (4), all (8, quarter turns too)."
+    )
+    temperature: Annotated[float, number(0, above=True)] = key(
+        1.0, "Scores are divided by it; above 1 probabilities are less extreme. Without further looks classes stay."
+    )
+    uncertain_below: Annotated[float | tuple[float, ...] | None, threshold_list()] = key(
+        None,
+        "Least probability, or a list of one per class; pixels below are given a class of their own, uncertain.",
+        "no such class",
+    )
+    values: Annotated[str, choice("ids", "attribute")] = key(
+        "ids", "What class maps hold: ids (0, 1, ...), or the value of each class in the labels' attribute (uint16)."
+    )
+    fractions: Annotated[str, choice("float32", "uint8")] = key(
+        "float32", "Type of probabilities, confidence and entropy; uint8 holds 250 times the number."
+    )
+    quicklook: Annotated[bool, switch()] = key(False, "Also draw each class map, with a legend, as a PNG.")
+    workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
+        1, "Processes that classify images side by side; auto is one per usable CPU."
+    )
