@@ -43,9 +43,8 @@ def _light(ignore_value: int) -> list[A.BasicTransform]:
 
 def _strong(ignore_value: int) -> list[A.BasicTransform]:
     elastic = PlanarElastic(
-        alpha=120,
-        sigma=10,
-        approximate=True,
+        alpha=100,  # 2.4 pixels on average: alpha / (2 * sqrt(pi) * sigma)
+        sigma=12,
         interpolation=cv2.INTER_LINEAR,
         mask_interpolation=cv2.INTER_NEAREST,
         fill=0,
