@@ -168,6 +168,31 @@ def test_values_to_ignore_and_masked_outside_are_unknown(tmp_path: Path):
     assert content["overall_accuracy"] == content["mean_iou"] == 1
 
 
+def test_pixels_that_the_map_leaves_open_have_no_class(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    with rasterio.open(tmp_path / "maps/north_classes.tif") as made:
+        classes = made.read(1)
+    classes[10, :4] = 3
+    open_class = {"id": 3, "name": "uncertain", "value": 3, "colour": "#7f7f7f"}
+    make_map(tmp_path / "maps", tmp_path / "north.tif", classes, (*CLASSES, open_class))
+    text = "global:\n  classes: [background, {name: field, value: [F, G]}, {name: water, value: W}]\n"
+    assert main([str(write_project(tmp_path, "north", text=text))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert content["matrix"] == [MATRIX[0], [29 * 5, 29 * 15 - 5, 0], MATRIX[2]]
+    assert [entry["unclassified"] for entry in content["classes"]] == [0, 5, 0]
+
+
+def test_a_map_of_attribute_values_is_refused(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    path = tmp_path / "maps/north_classes.tif"
+    with rasterio.open(path) as made:
+        classes, tags = made.read(1).astype(np.uint16), made.tags()
+    make_raster(path, classes, nodata=65535)
+    with rasterio.open(path, "r+") as made:
+        made.update_tags(**tags)
+    refused(capsys, main([str(write_project(tmp_path, "north"))]), 2, "north_classes.tif", "classification.values: ids")
+
+
 def test_one_pair_without_any_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make_scene(tmp_path, "north")
     monkeypatch.chdir(tmp_path)

@@ -29,12 +29,14 @@ class Reference:
         image: The image that was classified, whose invalid pixels are unknown; None leaves that test out.
         bands: Its bands that count for validity.
         reading: How its values were read.
+        uncertain: Id in the map of pixels that it leaves open; they count as pixels without a class.
     """
 
     ground: Ground
     image: Path | str | None = None
     bands: Sequence[int] | None = None
     reading: Reading | None = None
+    uncertain: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def block_tiles(info: RasterInfo, margin: int = 0) -> list[Tile]:
 
 def _read(tile: Tile, class_map: Raster, reference: Reference, image: Raster | None) -> ComparedBlock:
     predicted, classified = class_map.read(tile.read)
+    if reference.uncertain is not None:
+        classified = classified & (predicted[0] != reference.uncertain)
     label = reference.ground.read(tile.read, class_map.info)
     known = label != reference.ground.ignore_value
     if image is not None:

@@ -14,6 +14,8 @@ from geoseg.geo.ground import GroundSource, read_ground
 from geoseg.geo.raster import Reading, read_info, read_tags, stem
 from geoseg.geo.vector import ClassMapping, LabelRules
 
+UNCERTAIN = "uncertain"
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -55,6 +57,17 @@ class MapFacts:
     ignore_value: int | None
     reading: Reading = field(default_factory=Reading)
 
+    @property
+    def uncertain(self) -> int | None:
+        """The id of pixels that the map leaves open, the last one; None if it leaves none."""
+        return None if self.classes is None or not leaves_open(self.classes) else len(self.classes) - 1
+
+
+def leaves_open(classes: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the last class of a map is no class, but where `classify` was not certain enough."""
+    last = classes[-1]
+    return len(classes) > 2 and last["name"] == UNCERTAIN and last.get("value") in (None, len(classes) - 1)
+
 
 def read_map_facts(class_map: Path) -> MapFacts:
     """Read what a class map says about itself in its tags.
@@ -66,6 +79,11 @@ def read_map_facts(class_map: Path) -> MapFacts:
         remedy = "run `python -m geoseg.classify` on its image first, or correct evaluation.maps"
         raise DataError(problem(class_map, "no class map", "one for every scene", remedy))
     tags = read_tags(class_map)
+    stored = read_info(class_map, allow_palette=True).dtype
+    if "CLASSES" in tags and stored != "uint8":
+        found = f"{stored} values of the labels' attribute"
+        remedy = "set classification.values: ids and classify again"
+        raise DataError(problem(class_map, found, "class ids", remedy))
     try:
         classes = json.loads(tags["CLASSES"]) if "CLASSES" in tags else None
         return MapFacts(
@@ -119,7 +137,7 @@ def read_reference(
     ground = read_ground(pair.ground, info, mapping, rules)
     warnings = [*ground.warnings, *ground.check(pair.ground, info)]
     reading = facts.reading if pair.nodata is None else replace(facts.reading, nodata=pair.nodata)
-    return Reference(ground, pair.image, facts.bands, reading), warnings
+    return Reference(ground, pair.image, facts.bands, reading, facts.uncertain), warnings
 
 
 def _names(classes: Sequence[Mapping[str, Any]]) -> list[str]:

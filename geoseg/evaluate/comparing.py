@@ -12,7 +12,7 @@ from geoseg.assess.confusion import Reference, SceneConfusion, confusion_of, cou
 from geoseg.assess.details import DetailOptions, Details, detail_measures, whole_details
 from geoseg.assess.detailtables import DETAIL_COLUMNS, detail_rows, details_csv, details_plain, reliability_csv
 from geoseg.assess.difference import COLOURS, KINDS
-from geoseg.assess.pairs import MapFacts, Pair, read_reference
+from geoseg.assess.pairs import MapFacts, Pair, leaves_open, read_reference
 from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json, text_table
 from geoseg.cli import Invocation, progress
 from geoseg.data.classes import class_mapping
@@ -55,6 +55,8 @@ def compare_maps(call: Invocation) -> None:
     pairs = all_pairs(call)
     facts = all_facts(pair.class_map for pair in pairs)
     classes = shared_classes(call, facts)
+    if leaves_open(classes):
+        classes = classes[:-1]
     folder = output_folder(call)
     results = _compare_all(call, pairs, facts, classes, folder)
     if not results.scenes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from geoseg.assess.pairs import MapFacts, Pair, common_classes, read_map_facts
+from geoseg.assess.pairs import MapFacts, Pair, common_classes, leaves_open, read_map_facts
 from geoseg.cli import Invocation
 from geoseg.data.classes import class_table
 from geoseg.data.scene import Scene
@@ -88,14 +88,18 @@ def all_facts(paths: Iterable[Path]) -> dict[Path, MapFacts]:
 
 
 def shared_classes(call: Invocation, facts: Mapping[Path, MapFacts]) -> Classes:
-    """Return the classes of the maps, or, if they do not say, those of the config, which must not contradict."""
+    """Return the classes of the maps, or, if they do not say, those of the config, which must not contradict.
+
+    Where maps leave pixels open, the last one is "uncertain", of which a config knows nothing.
+    """
     shared = call.config.global_
     entries = None if shared.classes is None else [entry.model_dump() for entry in shared.classes]
     said = class_table(int(shared.num_classes or 2), entries)
     found = common_classes(facts)
     if found is None:
         return said
-    names, said_names = [c["name"] for c in found], [c["name"] for c in said]
+    known = found[:-1] if leaves_open(found) else found
+    names, said_names = [c["name"] for c in known], [c["name"] for c in said]
     if (entries and names != said_names) or ("num_classes" in shared.model_fields_set and len(names) != len(said)):
         expected = f"{len(said)} ({', '.join(said_names)}) as the config says"
         found_text = f"{len(names)} classes ({', '.join(names)})"

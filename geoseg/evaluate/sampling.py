@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from geoseg.assess.area import Estimates, allocate, estimate, sample_size
 from geoseg.assess.areatables import area_csv, area_json, area_lines, shown_area
@@ -99,12 +99,12 @@ def _maps(call: Invocation) -> tuple[list[DesignMap], Classes]:
     return maps, classes
 
 
-def _design_lines(strata: Strata, wanted: Sequence[int]) -> list[str]:
+def _design_lines(strata: Strata, wanted: NDArray[np.int64]) -> list[str]:
     total = strata.area.sum()
     rows = [
         [name, f"{strata.pixels[i]:,}", shown_area(strata.area[i], strata.unit), f"{strata.area[i] / total:.1%}",
          f"{wanted[i]:,}"]
         for i, name in enumerate(strata.names)
     ]  # fmt: skip
-    rows.append(["sum", f"{strata.pixels.sum():,}", shown_area(total, strata.unit), "", f"{sum(wanted):,}"])
+    rows.append(["sum", f"{strata.pixels.sum():,}", shown_area(total, strata.unit), "", f"{wanted.sum():,}"])
     return text_table(("class", "map px", "map area", "share", "points"), rows).splitlines()

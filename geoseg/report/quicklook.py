@@ -55,6 +55,7 @@ def draw_quicklook(
     with open_raster(class_map, [1], allow_palette=True) as raster:
         info = raster.info
         classes, classified = raster.thumbnail(MAX_SIDE)
+    classified = classified & (classes[0] < len(legend.names))  # the rest is where the map is not certain
     shape = classified.shape
     seen = np.ones(shape, dtype=bool)
     if image is not None:
