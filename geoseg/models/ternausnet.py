@@ -39,6 +39,7 @@ class TernausNet(nn.Module):
         num_classes: Channels of the logits.
         recompute: Keep no activations between forward and backward but those between the levels. Weights, keys and
             numbers stay as they are.
+        divide: Have so many times fewer channels everywhere; 1 is the published network.
 
     Attributes:
         size_divisor: An image shifted by a multiple of this many pixels has the same logits, shifted.
@@ -52,17 +53,18 @@ class TernausNet(nn.Module):
     # encoder 1 + 2 + 2 * (4 + 8 + 16); pooling adds the rest of its coarsest cell.
     receptive_radius = 63 + 31 + 59 + 31
 
-    def __init__(self, in_channels: int, num_classes: int, recompute: bool = False) -> None:
+    def __init__(self, in_channels: int, num_classes: int, recompute: bool = False, divide: int = 1) -> None:
         super().__init__()
         self.in_channels, self.num_classes, self.recompute = in_channels, num_classes, recompute
-        self.encoder = _vgg11(in_channels)
-        self.center = _DecoderBlock(512, 16 * FILTERS, 8 * FILTERS)
-        self.dec5 = _DecoderBlock(8 * FILTERS + 512, 16 * FILTERS, 8 * FILTERS)
-        self.dec4 = _DecoderBlock(8 * FILTERS + 512, 16 * FILTERS, 4 * FILTERS)
-        self.dec3 = _DecoderBlock(4 * FILTERS + 256, 8 * FILTERS, 2 * FILTERS)
-        self.dec2 = _DecoderBlock(2 * FILTERS + 128, 4 * FILTERS, FILTERS)
-        self.dec1 = _ConvRelu(FILTERS + 64, FILTERS)
-        self.final = nn.Conv2d(FILTERS, num_classes, 1)
+        base, deep = FILTERS // divide, 512 // divide
+        self.encoder = _vgg11(in_channels, divide)
+        self.center = _DecoderBlock(deep, 16 * base, 8 * base)
+        self.dec5 = _DecoderBlock(8 * base + deep, 16 * base, 8 * base)
+        self.dec4 = _DecoderBlock(8 * base + deep, 16 * base, 4 * base)
+        self.dec3 = _DecoderBlock(4 * base + deep // 2, 8 * base, 2 * base)
+        self.dec2 = _DecoderBlock(2 * base + deep // 4, 4 * base, base)
+        self.dec1 = _ConvRelu(base + deep // 8, base)
+        self.final = nn.Conv2d(base, num_classes, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d) and module is not self.final:
                 _init(module)
@@ -176,13 +178,13 @@ def _conv_both(conv: nn.Conv2d, below: Tensor, skip: Tensor) -> Tensor:
     return out.add_(F.conv2d(skip, conv.weight[:, channels:], padding=1))
 
 
-def _vgg11(in_channels: int) -> nn.Sequential:
+def _vgg11(in_channels: int, divide: int) -> nn.Sequential:
     """Return the convolutions, ReLUs and pools of VGG11 in their usual order; the last pool belongs to the centre."""
     layers: list[nn.Module] = []
     for widths in LEVELS:
         for width in widths:
-            layers += [nn.Conv2d(in_channels, width, 3, padding=1), nn.ReLU(inplace=True)]
-            in_channels = width
+            layers += [nn.Conv2d(in_channels, width // divide, 3, padding=1), nn.ReLU(inplace=True)]
+            in_channels = width // divide
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers)
 

@@ -100,7 +100,8 @@ def oracle(net: TernausNet, image: Tensor) -> Tensor:
     return net.final(both(net.dec1.conv, x))
 
 
-def test_the_network_is_the_drawing(net: TernausNet) -> None:
+def test_the_network_is_the_drawing() -> None:
+    net = TernausNet(3, 2, divide=4)
     twin, drawn = copy.deepcopy(net).double(), copy.deepcopy(net).double()
     image = torch.randn(1, 3, 32, 64, dtype=torch.float64)
     out, expected = twin(image), oracle(drawn, image)
@@ -119,7 +120,8 @@ def test_its_names_and_shapes_are_those_of_the_published_files(net: TernausNet) 
     assert {key for key in own if own[key] != file[key]} == {"final.weight", "final.bias"}
 
 
-def test_recomputing_changes_no_bit_and_saves_memory(net: TernausNet) -> None:
+def test_recomputing_changes_no_bit_and_saves_memory() -> None:
+    net = TernausNet(3, 2, divide=4)
     image = torch.randn(1, 3, 64, 64)
     twin = copy.deepcopy(net)
     twin.recompute = True
