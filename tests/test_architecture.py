@@ -34,7 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {"config", "console", "errors"},
     "settings": {"config", "data", "execution", "geo", "errors"},
 }
+ALLOWED["trainjob"] = BELOW_COMMANDS | {"config", "console", "execution", "settings"}
 ALLOWED |= {command: BELOW_COMMANDS | {"cli", "config", "console", "execution", "settings"} for command in COMMANDS}
+ALLOWED["train"].add("trainjob")
 
 # Libraries that one place alone may import.
 ONLY_IN = {

@@ -52,6 +52,10 @@ def _training_conflicts(config: Config) -> Iterator[Trouble]:
     elif training.warmup_epochs >= training.num_epochs:
         expected = f"fewer than num_epochs ({training.num_epochs})"
         yield Trouble(warmup, str(training.warmup_epochs), expected, "lower it", (warmup, epochs))
+    name, model = ("training", "compile"), config.global_.model_name
+    if training.compile and model in ("checkpointed_unet", "reversible_unet"):
+        found = f"true with {model}, whose layers run again in the backward pass, which torch.compile cannot follow"
+        yield Trouble(name, found, "false", "leave it out, or choose another model", (name, ("global", "model_name")))
     if training.sync_batchnorm and training.device == "cpu":
         path: KeyPath = ("training", "sync_batchnorm")
         found = "true with device cpu, where torch has no batch norm over several processes"

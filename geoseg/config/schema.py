@@ -284,7 +284,8 @@ class TrainingSection(Section):
         False, "Take operations that give the same bits each time, even slower ones; set `global.seed` as well."
     )
     compile: Annotated[bool, switch()] = key(
-        False, "Compile the network with torch.compile: a slow start, then often faster steps."
+        False,
+        "Compile the network with torch.compile: a slow start, then often faster steps; not networks that recompute.",
     )
     loss: Annotated[LossValue, loss_rule()] = key(
         "cross_entropy",
