@@ -216,6 +216,29 @@ def _centres(info: RasterInfo, rows: NDArray[np.int64], cols: NDArray[np.int64])
     return np.column_stack([t.a * x + t.b * y + t.c, t.d * x + t.e * y + t.f])
 
 
+def overlapping(maps: Sequence[DesignMap]) -> list[tuple[Path, Path]]:
+    """Return pairs of maps in one CRS that share ground, whose pixels would count twice: by their bounding boxes."""
+    infos = [read_info(entry.path, allow_palette=True) for entry in maps]
+    boxes = [_bounds(info) for info in infos if info.georeferenced]
+    placed = [info for info in infos if info.georeferenced]
+    return [
+        (Path(placed[i].path), Path(placed[j].path))
+        for i in range(len(placed))
+        for j in range(i + 1, len(placed))
+        if placed[i].crs == placed[j].crs and _share_ground(boxes[i], boxes[j], min(placed[i].resolution) / 2)
+    ]
+
+
+def _bounds(info: RasterInfo) -> NDArray[np.float64]:
+    """Return ((left, bottom), (right, top))."""
+    corners = [info.transform @ (x, y) for x in (0, info.width) for y in (0, info.height)]
+    return np.array([np.min(corners, axis=0), np.max(corners, axis=0)])
+
+
+def _share_ground(a: NDArray[np.float64], b: NDArray[np.float64], least: float) -> bool:
+    return bool((np.minimum(a[1], b[1]) - np.maximum(a[0], b[0]) > least).all())
+
+
 def count_blocks(maps: Sequence[DesignMap]) -> int:
     """Return how many blocks a pass over some maps has."""
     infos = [read_info(entry.path, allow_palette=True) for entry in maps]

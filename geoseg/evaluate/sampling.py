@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from geoseg.assess.area import Estimates, allocate, estimate, sample_size
 from geoseg.assess.areatables import area_csv, area_json, area_lines, shown_area
-from geoseg.assess.design import DesignMap, Strata, count_blocks, draw, read_answers, survey, write_design
+from geoseg.assess.design import DesignMap, Strata, count_blocks, draw, overlapping, read_answers, survey, write_design
 from geoseg.assess.tables import text_table
 from geoseg.cli import Invocation, progress
 from geoseg.errors import ConfigError, DataError, problem
@@ -35,6 +35,8 @@ def draw_points(call: Invocation, path: Path) -> None:
     if len(shares) != len(names):
         found = f"{len(shares)} shares for {len(names)} classes"
         raise ConfigError(problem("evaluation.expected_accuracy", found, "one per class of the maps", "correct it"))
+    for first, second in overlapping(maps)[:5]:
+        call.log.warn(f"{first} and {second.name} overlap: what they share counts twice; cut one of them, or use --aoi")
     with progress(2 * count_blocks(maps), "drawing points", "blocks") as bar:
         strata = survey(maps, names, bar.update)
         total = section.sample_points or sample_size(strata.area, shares, section.standard_error)

@@ -12,7 +12,7 @@ from affine import Affine
 from conftest import TRANSFORM, UTM18, make_polygons, make_raster, pixel_box
 
 from geoseg.assess import design as module
-from geoseg.assess.design import DesignMap, count_blocks, draw, read_answers, survey, write_design
+from geoseg.assess.design import DesignMap, count_blocks, draw, overlapping, read_answers, survey, write_design
 from geoseg.errors import DataError
 from geoseg.geo.pixelarea import PixelAreas
 from geoseg.geo.raster import read_info
@@ -143,6 +143,14 @@ def test_maps_that_cannot_be_one_population(tmp_path: Path):
     empty = make_raster(tmp_path / "e.tif", np.full((5, 5), 255, np.uint8), nodata=255)
     with pytest.raises(DataError, match="no classified pixel"):
         survey([DesignMap(empty)], NAMES)
+
+
+def test_maps_that_overlap_are_found(tmp_path: Path):
+    beside = stripes(tmp_path, "b", TRANSFORM @ Affine.translation(41, 0))
+    over = stripes(tmp_path, "c", TRANSFORM @ Affine.translation(40, 29))
+    elsewhere = stripes(tmp_path, "d", crs="EPSG:32617")
+    maps = [stripes(tmp_path), beside, over, elsewhere, stripes(tmp_path, "e", Affine.identity(), None)]
+    assert [(a.name, b.name) for a, b in overlapping(maps)] == [("a.tif", "c.tif"), ("b.tif", "c.tif")]
 
 
 def test_progress(tmp_path: Path):
