@@ -17,6 +17,7 @@ from geoseg.assess.confusion import SceneConfusion, whole_set
 from geoseg.data.dataset import SampleDataset
 from geoseg.learn.metrics import scores
 
+LEAST_SHARE = 0.01
 SHOWN = 6  # best and worst samples that are kept with their predictions
 _AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -28,7 +29,8 @@ class Judged:
     Attributes:
         item: Its number in the dataset.
         scene: Its scene.
-        mean_iou: Over the classes in its label or prediction.
+        mean_iou: Over the classes that have a hundredth of its known pixels, in the label or the prediction: a class
+            of three pixels would decide alone.
         accuracy: Share of its known pixels that are right.
         predicted: (size, size) uint8 class ids.
     """
@@ -112,10 +114,12 @@ class _Extremes:
         if not counts.any():
             return
         result = scores(counts)
-        sample = Judged(item, scene, result.mean_iou, result.overall_accuracy, predicted)
+        counted = np.maximum(result.reference, result.predicted) >= LEAST_SHARE * counts.sum()
+        mean_iou = float(result.iou[counted].mean())
+        sample = Judged(item, scene, mean_iou, result.overall_accuracy, predicted)
         several = bool((counts.sum(axis=1) > 0).sum() > 1)  # a sample of one class is right too easily
-        _push(self._worst, (-result.mean_iou, -item), sample)
-        _push(self._best, (several, result.mean_iou, -item), sample)
+        _push(self._worst, (-mean_iou, -item), sample)
+        _push(self._best, (several, mean_iou, -item), sample)
 
     def found(self) -> tuple[tuple[Judged, ...], tuple[Judged, ...]]:
         worst, best = (tuple(sample for _, sample in sorted(h, reverse=True)) for h in (self._worst, self._best))

@@ -87,8 +87,8 @@ def _samples(looked: Review, dataset: SampleDataset) -> list[str]:
         ]
         pieces.append(row([f'<div style="width:{_CELL}px;overflow-wrap:anywhere">{strip}</div>' for strip in strips]))
     note = (
-        "From top to bottom: image, label, prediction, errors. By the mean IoU over the classes of the sample; the "
-        "best are chosen among those whose label has several classes, if there are such."
+        "From top to bottom: image, label, prediction, errors. By the mean IoU over the classes that have a hundredth "
+        "of the sample; the best are chosen among those whose label has several classes, if there are such."
     )
     return [*pieces, paragraph(note, quiet=True)]
 

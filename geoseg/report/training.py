@@ -33,6 +33,8 @@ from geoseg.report.review import review_sections
 _REVIEW_BATCH = 16
 _LIBRARIES = ("torch", "lightning-fabric", "numpy", "rasterio", "albumentations", "safetensors")
 _MIB = 2**20
+_MEANS = {"mean_iou": "mean IoU", "mean_f1": "mean F1", "accuracy": "accuracy"}
+_MORE = {"fw_iou": "IoU weighted by frequency", "kappa": "Cohen's kappa", "boundary_iou": "boundary IoU"}
 _TERMS = {
     "weights": "weights",
     "gradients": "gradients",
@@ -89,7 +91,7 @@ def report_run(
         model, _ = load_model_file(job.folder / BEST)
         batch = min(job.batch_size, _REVIEW_BATCH)
         looked = review(model, dataset, runtime.fabric.device, runtime.precision, batch)
-        seconds = {**seconds, "best weights on the validation samples": time.perf_counter() - started}
+        seconds = {**seconds, "validation once more": time.perf_counter() - started}
     run = Run(job.folder, dataset.store, facts, best, seconds, ended)
     return write_training_report(run, looked, dataset)
 
@@ -165,15 +167,13 @@ def _summary(run: Run, rows: Sequence[Mapping[str, float]]) -> str:
     if not best:
         text = f"{len(rows)} epochs, none with a score."
     else:
-        scores = ", ".join(f"{name} {_share(best.get(key))}" for key, name in _MEANS.items())
+        more = {key: name for key, name in _MORE.items() if best.get(key) is not None}
+        scores = ", ".join(f"{name} {_share(best.get(key))}" for key, name in (_MEANS | more).items())
         text = (
             f"Best epoch {best['epoch']} of {best['num_epochs']} by {best['monitor']}. On the validation samples: "
             f"{scores}."
         )
     return paragraph(f"{text} {run.ended}".strip())
-
-
-_MEANS = {"mean_iou": "mean IoU", "mean_f1": "mean F1", "accuracy": "accuracy"}
 
 
 def _curves(rows: Sequence[Mapping[str, float]]) -> list[str]:
@@ -198,7 +198,7 @@ def _data(store: Store) -> list[str]:
     return [
         paragraph(
             f"{sum(info.samples.values()):,} samples ({counts}) of {info.samples_size} x {info.samples_size} pixels, "
-            f"{len(info.bands)} bands of {info.dtype}, from {len(info.scenes)} scenes."
+            f"{len(info.bands)} bands of {info.dtype}, from {len(info.scenes)} scene{'s' * (len(info.scenes) != 1)}."
         ),
         class_balance(info.classes, known),
         table(["known pixels", *splits], rows, [str(entry["colour"]) for entry in info.classes]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,19 +16,20 @@ from geoseg.assess import review as module
 from geoseg.assess.confusion import whole_set
 from geoseg.assess.review import review
 from geoseg.data.dataset import SampleDataset
-from geoseg.data.store import open_store
+from geoseg.data.store import Store, open_store
 
 
 class Threshold(nn.Module):
     """Says roof where the first band is bright, and is the surer the further it is from the threshold."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = 2) -> None:
         super().__init__()
+        self.never = classes - 2
         self.level = nn.Parameter(torch.tensor(0.9))
 
     def forward(self, images: Tensor) -> Tensor:
         away = 3 * (images[:, 0] - self.level)
-        return torch.stack([-away, away], dim=1)
+        return torch.stack([-away, away, *[away - 99] * self.never], dim=1)
 
 
 @pytest.fixture
@@ -64,7 +66,8 @@ def by_hand(dataset: SampleDataset) -> tuple[dict[str, np.ndarray], list[tuple[f
         matrix += own
         if own.any():
             unions = [own[c].sum() + own[:, c].sum() - own[c, c] for c in (0, 1)]
-            ious = [own[c, c] / unions[c] for c in (0, 1) if unions[c]]
+            large = [max(own[c].sum(), own[:, c].sum()) >= own.sum() / 100 for c in (0, 1)]
+            ious = [own[c, c] / unions[c] for c in (0, 1) if large[c]]
             judged.append((np.mean(ious), np.trace(own) / own.sum(), item, bool((own.sum(axis=1) > 0).all())))
     return matrices, judged, np.array(pairs, float)
 
@@ -87,6 +90,23 @@ def test_counts_scores_and_sureness_are_those_by_hand(dataset: SampleDataset, ba
     place = np.minimum((pairs[:, 0] * 15).astype(int), 14)
     gaps = [abs(pairs[place == b, 0].sum() - pairs[place == b, 1].sum()) for b in range(15)]
     assert found.reliability.expected_error == pytest.approx(sum(gaps) / len(pairs), abs=1e-6)
+
+
+def test_a_class_of_a_few_pixels_does_not_decide(dataset: SampleDataset) -> None:
+    samples = dataset.store.folder / "shards"
+    labels = np.load(samples / "val.labels.npy")
+    image = dataset.read(0)[0][0]
+    labels[0] = image > np.float32(0.9)  # all right,
+    row, col = np.argwhere(labels[0] == 0)[0]
+    labels[0, row, col] = 2  # but for a pixel of a class that is never said
+    np.save(samples / "val.labels.npy", labels)
+    store = open_store(samples.parent.parent)
+    third = {"id": 2, "name": "well", "value": 9, "colour": "#0000ff"}
+    info = replace(store.info, num_classes=3, classes=(*store.info.classes, third))
+    found = review(Threshold(3), SampleDataset(Store(store.folder, info, store.index), "val"))
+    (first,) = [sample for sample in found.best if sample.item == 0]
+    assert first.mean_iou > 0.99
+    assert (found.scenes[0].matrix[2] == [1, 0, 0]).all()
 
 
 def test_few_samples_are_kept_and_their_predictions_with_them(

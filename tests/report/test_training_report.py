@@ -24,7 +24,15 @@ from geoseg.report.curves import bars, confusion_chart, curves, reliability_char
 from geoseg.report.training import Run, write_training_report
 
 MIB = 2**20
-BEST = {"epoch": 2, "num_epochs": 3, "monitor": "mean_iou", "mean_iou": 0.75, "mean_f1": 0.8, "accuracy": None}
+BEST = {
+    "epoch": 2,
+    "num_epochs": 3,
+    "monitor": "mean_iou",
+    "mean_iou": 0.75,
+    "mean_f1": 0.8,
+    "accuracy": None,
+    "kappa": 0.625,
+}
 METRICS = """\
 epoch,learning_rate,trn_loss,val_loss,val_mean_iou,val_mean_f1,val_accuracy,seconds,samples_per_second
 1,0.001,2.5,,,,,3,10
@@ -77,7 +85,7 @@ def test_it_is_well_formed_and_holds_all_that_it_shows(text: str) -> None:
 
 def test_it_says_how_it_went(text: str) -> None:
     assert "Best epoch 2 of 3 by mean_iou" in text
-    assert "mean IoU 0.750, mean F1 0.800, accuracy not defined" in text
+    assert "mean IoU 0.750, mean F1 0.800, accuracy not defined, Cohen&#x27;s kappa 0.625." in text
     for hint in ("epoch 1: 2.5", "epoch 2: 1.75", "epoch 3: 0.85", "epoch 1: 0.001"):
         assert f"<title>{hint}</title>" in text
     assert "<title>epoch 1: nan" not in text
