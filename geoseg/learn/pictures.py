@@ -100,8 +100,8 @@ def sample_picture(
 
 def errors(label: NDArray[np.integer], predicted: NDArray[np.integer], ignore_value: int) -> NDArray[np.uint8]:
     """Return (H, W, 3) uint8: what is right pale, what is wrong magenta, what is unknown dark."""
-    picture = np.where((label == predicted)[..., None], np.uint8(RIGHT), np.uint8(WRONG))
-    return np.where((label == ignore_value)[..., None], np.uint8(UNKNOWN), picture)
+    picture = np.where((label == predicted)[..., None], np.array(RIGHT, np.uint8), np.array(WRONG, np.uint8))
+    return np.where((label == ignore_value)[..., None], np.array(UNKNOWN, np.uint8), picture)
 
 
 def _stretch(statistics: Mapping[str, float]) -> Mapping[str, float]:
