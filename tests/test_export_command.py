@@ -148,6 +148,8 @@ def test_the_card(exported: Path, model: Path):
     assert model_hash(model) in text
     assert "51 pixels around it" in text
     assert "sizes" not in text  # a list that is not of the classes
+    assert "pixels of about 1 x 1 units of EPSG:32618, with" in text
+    assert text.index("| epoch | 7 |") > text.index("## How it was made") > text.index("| score |")
 
 
 def test_a_strangers_names_stay_in_their_cells():
@@ -162,6 +164,7 @@ def test_a_strangers_names_stay_in_their_cells():
     assert "a\\|b # c" in text
     assert "The file holds no scores." in text
     assert "the whole window" in text
+    assert "units of q\\|r, with" in text
 
 
 def test_bands_of_one_name_are_told_apart():

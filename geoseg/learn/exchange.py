@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import io
 import logging
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,11 +172,13 @@ def _per_band(values: NDArray[np.float64]) -> Tensor:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter from telling which packages it could do more with."""
+    """Keep the exporter from telling which packages it could do more with, and what torch will change."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own use of what it will change
+            yield
     finally:
         logger.setLevel(level)

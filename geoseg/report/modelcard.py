@@ -65,14 +65,16 @@ def _resolution(spec: ModelSpec) -> str:
     if spec.resolution is None:
         return ""
     x, y = spec.resolution
-    crs = "" if spec.crs is None else f" of {spec.crs if len(spec.crs) < 40 else spec.crs.split(chr(34))[1]}"
-    return f", pixels of about {x:g} x {y:g} units{_cell(crs)}"
+    # Of a CRS written out at length the name is enough, its first text in quotes.
+    name = None if spec.crs is None else spec.crs if len(spec.crs) < 40 else [*spec.crs.split('"'), "its CRS"][1]
+    return f", pixels of about {x:g} x {y:g} units{'' if name is None else f' of {_cell(name)}'}"
 
 
 def _scores(spec: ModelSpec, single: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> list[str]:
-    if not single and not lists:
+    figures = {key: value for key, value in single.items() if isinstance(value, float)}
+    if not figures and not lists:
         return ["The file holds no scores."]
-    pieces = [_table(("figure", "value"), [[key, _shown(value)] for key, value in single.items()])] if single else []
+    pieces = [_table(("figure", "value"), [[key, _shown(value)] for key, value in figures.items()])] if figures else []
     if lists:
         rows = [[name, *(_shown(values[i]) for values in lists.values())] for i, name in enumerate(spec.class_names)]
         pieces.append(_table(("class", *lists), rows))
@@ -81,7 +83,8 @@ def _scores(spec: ModelSpec, single: Mapping[str, Any], lists: Mapping[str, Sequ
 
 def _making(spec: ModelSpec) -> dict[str, Any]:
     options = {f"option {key}": value for key, value in spec.model_options.items() if value is not None}
-    return {"model": spec.model_name, **options, "side of a training sample": f"{spec.samples_size} pixels"}
+    facts = {key: value for key, value in trained_facts(spec)[0].items() if not isinstance(value, float)}
+    return {"model": spec.model_name, **options, "side of a training sample": f"{spec.samples_size} pixels", **facts}
 
 
 def _shown(value: Any) -> str:

@@ -160,5 +160,5 @@ def _encoded(tile: NDArray[np.uint8], colours: Sequence[str]) -> bytes:
     # One entry more than there are colours, for what is transparent; few entries make few bits a pixel.
     picture = Image.fromarray(np.minimum(tile, len(colours)).astype(np.uint8))
     picture.putpalette(b"".join(bytes.fromhex(colour[1:]) for colour in colours) + b"\0\0\0")
-    picture.save(out, "PNG", optimize=True, transparency=len(colours))
+    picture.save(out, "PNG", compress_level=6, transparency=len(colours))
     return out.getvalue()
