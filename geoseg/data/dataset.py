@@ -6,6 +6,7 @@ can be taken up again at any epoch.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -227,5 +228,6 @@ def _quiet_worker(_: int) -> None:
     """One thread per worker: OpenCV's and torch's own threads would fight over the same cores."""
     import cv2
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches all; the training process decides
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
