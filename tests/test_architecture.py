@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"geo", "errors"},
     "models": {"memory", "geo", "errors"},
     "learn": {"data", "models", "memory", "geo", "errors"},
-    "predict": {"learn", "data", "models", "geo", "errors"},
+    "predict": {"learn", "data", "models", "memory", "geo", "errors"},
     "assess": {"learn", "data", "models", "geo", "errors"},
     "report": {"predict", "assess", "learn", "data", "models", "geo", "errors"},
     "config": {"errors", "models.options"},

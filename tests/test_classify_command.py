@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import geopandas
 import numpy as np
 import pytest
 import rasterio
+import shapely
 import torch
 from affine import Affine
 from conftest import TRANSFORM, make_raster
@@ -547,3 +549,51 @@ def test_help_does_not_wait_for_torch():
 def test_the_self_test_says_what_it_did(capsys):
     assert main(["--self-test"]) == 0
     assert "position-coded scene: the same map" in _said(capsys)
+
+
+def test_only_the_area_of_interest_is_classified(model: Path, tmp_path: Path):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 150, 150)))
+    assert classify(model, tmp_path / "all", image) == 0
+    left, top = TRANSFORM * (20, 30)
+    right, bottom = TRANSFORM * (90, 100)
+    polygon = shapely.box(left, bottom, right, top)
+    geopandas.GeoDataFrame(geometry=[polygon], crs="EPSG:32618").to_crs(4326).to_file(tmp_path / "aoi.geojson")
+    for name, key in (
+        ("aoi", f"aoi={tmp_path / 'aoi.geojson'}"),
+        ("box", f"bounds=[{left}, {bottom}, {right}, {top}]"),
+    ):
+        more = (f"classification.{key}", "classification.window=64")
+        assert classify(model, tmp_path / name, image, more=more) == 0
+        with (
+            rasterio.open(tmp_path / "all/scene_classes.tif") as whole,
+            rasterio.open(tmp_path / name / "scene_classes.tif") as part,
+        ):
+            inside = np.zeros((150, 150), dtype=bool)
+            inside[30:100, 20:90] = True
+            np.testing.assert_array_equal(part.read(1)[~inside], 255)
+            assert (part.read(1)[inside] == whole.read(1)[inside]).mean() > 0.999
+            assert part.transform == whole.transform
+
+
+def test_bounds_beside_the_image_are_refused(model: Path, tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 30, 30)))
+    code = classify(model, tmp_path / "maps", image, more=("classification.bounds=[0, 0, 1, 1]",))
+    refused(capsys, code, 2, "scene.tif", "not on the image")
+
+
+def test_lists_are_images_too(model: Path, tmp_path: Path, capsys):
+    for name in "abc":
+        make_raster(tmp_path / f"{name}.tif", noise((2, 20, 20)))
+    (tmp_path / "plain.csv").write_text("a.tif\nb.tif\n")
+    (tmp_path / "prep.csv").write_text("split,image\ntst,c.tif\n")
+    assert classify(model, tmp_path / "maps", tmp_path / "plain.csv", tmp_path / "prep.csv") == 0
+    assert {name for name in files(tmp_path / "maps") if name.endswith(".tif")} == {f"{n}_classes.tif" for n in "abc"}
+    (tmp_path / "empty.csv").write_text("image\n")
+    refused(capsys, classify(model, tmp_path / "maps", tmp_path / "empty.csv"), 2, "empty.csv", "no image")
+
+
+def test_memory_that_does_not_suffice_is_said_before_the_work(model: Path, tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 900, 900)))
+    refused(capsys, classify(model, tmp_path / "maps", image, more=("--max-memory", "50MiB")), 3, "at least", "MiB")
+    assert files(tmp_path / "maps") == set()
+    assert classify(model, tmp_path / "maps", image, more=("--max-memory", "64GiB")) == 0

@@ -17,6 +17,7 @@ from geoseg.cli import Invocation, Log, Progress, progress
 from geoseg.errors import ConfigError, DataError, GeosegError, ScenesFailed, problem
 from geoseg.execution import InlineExecutor, map_tasks, resolve_workers, share_of_work
 from geoseg.geo.raster import stem
+from geoseg.learn.capacity import parse_memory
 from geoseg.learn.modelfile import ModelSpec, model_hash, read_model_spec
 from geoseg.predict.combine import Combination
 from geoseg.predict.images import Image, find_images, refuse_same_stems
@@ -152,6 +153,9 @@ def _prepare(call: Invocation) -> Job:
             scaled=section.fractions == "uint8",
             resume=call.options.resume,
             thresholds=thresholds,
+            aoi=section.aoi,
+            bounds=section.bounds,
+            max_memory=parse_memory(call.options.max_memory) if call.options.max_memory else None,
         ),
         quicklook=section.quicklook,
     )

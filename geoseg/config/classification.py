@@ -49,6 +49,18 @@ def threshold_list() -> Rule:
     return Rule("a probability, or a list with one for each class", convert, optional=True)
 
 
+def box() -> Rule:
+    """Return the rule of a rectangle of coordinates."""
+
+    def convert(value: Any, folder: Path) -> tuple[float, float, float, float]:
+        numbers = [as_number(item) for item in as_list(value)]
+        if len(numbers) != 4 or numbers[0] >= numbers[2] or numbers[1] >= numbers[3]:
+            raise RefusedError("write [left, bottom, right, top]")
+        return numbers[0], numbers[1], numbers[2], numbers[3]
+
+    return Rule("a list of four numbers: left, bottom, right, top", convert, optional=True)
+
+
 class ClassificationSection(Section):
     """`python -m geoseg.classify`: model file and rasters to class maps. Also accepted under the name `inference`."""
 
@@ -56,7 +68,9 @@ class ClassificationSection(Section):
         "to_classify", "Folder of the rasters to classify; not used if `images` is given."
     )
     images: Annotated[tuple[Path | str, ...] | None, source_list()] = key(
-        None, "Rasters to classify: paths, folders or patterns such as 'tiles/*.tif'.", "all in `working_folder`"
+        None,
+        "Rasters to classify: paths, folders, patterns such as 'tiles/*.tif', CSV lists or STAC files.",
+        "all in `working_folder`",
     )
     state_dict_path: Annotated[Path, local_path("a model file", optional=True)] = key(
         None, "The model file.", "`training.output_path`/`training.run_name`/best.safetensors"
@@ -97,6 +111,12 @@ class ClassificationSection(Section):
         None,
         "Least probability, or a list of one per class; pixels below are given a class of their own, uncertain.",
         "no such class",
+    )
+    aoi: Annotated[Path | None, local_path("a vector file", optional=True)] = key(
+        None, "Area of interest; what lies outside its polygons is not classified.", "everywhere"
+    )
+    bounds: Annotated[tuple[float, float, float, float] | None, box()] = key(
+        None, "[left, bottom, right, top] in the image's CRS; what lies outside is not classified.", "everywhere"
     )
     values: Annotated[str, choice("ids", "attribute")] = key(
         "ids", "What class maps hold: ids (0, 1, ...), or the value of each class in the labels' attribute (uint16)."

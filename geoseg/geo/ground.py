@@ -152,7 +152,7 @@ def read_ground(source: GroundSource, grid: RasterInfo, mapping: ClassMapping, r
     except DataError as error:
         problems += error.problems
     try:
-        area = _read_area(source, grid, rules)
+        area = None if source.aoi is None else read_area(source.aoi, grid, source.image, rules.assume_crs)
     except DataError as error:
         problems += error.problems
     if problems or labels is None:
@@ -235,12 +235,22 @@ def _label_band(info: RasterInfo, attribute: str | None) -> int:
     raise DataError(problem(info.path, found, f"a band {attribute!r}", "correct the attribute"))
 
 
-def _read_area(source: GroundSource, grid: RasterInfo, rules: LabelRules) -> LabelSet | None:
-    if source.aoi is None:
-        return None
-    plain = LabelRules(assume_crs=rules.assume_crs)
+def read_area(
+    aoi: str | os.PathLike[str], grid: RasterInfo, image: str | os.PathLike[str] = "the image", assume_crs: bool = False
+) -> LabelSet:
+    """Return an area of interest in an image's CRS, to be burnt as class 1.
+
+    Args:
+        aoi: A vector file of polygons.
+        grid: The image.
+        image: Its name, for messages.
+        assume_crs: Take a file without a CRS to be in that of the image.
+
+    Raises:
+        DataError: The file cannot be read, or has no CRS where the image has one.
+    """
     mapping = ClassMapping(num_classes=2)
-    area = read_labels(source.aoi, None, grid.crs, mapping, rules=plain, image=source.image)
+    area = read_labels(aoi, None, grid.crs, mapping, rules=LabelRules(assume_crs=assume_crs), image=image)
     return on_map(area, grid.crs, grid.transform, grid.window.shape)
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import glob
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from geoseg.data.scenefiles import expand
+from geoseg.data.scenes import read_scenes
 from geoseg.errors import DataError, problem
 from geoseg.geo.raster import stem
-from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members
+from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members, resolve
 from geoseg.predict.outputs import OUTPUTS
 
 _OWN = tuple(f"_{output}.tif" for output in OUTPUTS)
+
+_LISTS = (".csv", ".json", ".geojson")
 
 Image = str | os.PathLike[str]
 
@@ -30,7 +35,8 @@ def find_images(sources: Iterable[Image]) -> Found:
 
     A folder stands for the rasters directly in it, known by their suffix. Our own class maps (``*_classes.tif`` and so
     on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``), and files joined
-    by ``|``, which are one image, are taken as they are.
+    by ``|``, which are one image, are taken as they are. A CSV file stands for the images in its column ``image``, or
+    in its first column; STAC JSON for the images of its items.
 
     Raises:
         DataError: A path that does not exist, a folder or pattern without an image, or nothing at all.
@@ -43,6 +49,9 @@ def find_images(sources: Iterable[Image]) -> Found:
             images.append(source)
             continue
         path = Path(source)
+        if path.suffix.lower() in _LISTS and path.is_file():
+            images += _listed(path)
+            continue
         candidates, expected = _candidates(path)
         found = [candidate for candidate in candidates if candidate == path or not candidate.name.endswith(_OWN)]
         passed_over += len(candidates) - len(found)
@@ -83,6 +92,28 @@ def _candidates(path: Path) -> tuple[list[Path], str]:
         hits = sorted(Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 (absolute patterns)
         return [hit for hit in hits if hit.is_file() and not hit.name.endswith(".aux.xml")], "a pattern that fits files"
     return [], "a raster, a folder or a pattern"
+
+
+def _listed(path: Path) -> list[Image]:
+    """Return the images of a CSV list or of STAC items."""
+    if path.suffix.lower() != ".csv":
+        return [scene.image for scene in read_scenes(path)]
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = [row for row in csv.reader(file) if row and row[0].strip() and not row[0].startswith("#")]
+    header = [cell.strip().lower() for cell in rows[0]] if rows else []
+    place = header.index("image") if "image" in header else 0
+    images: list[Image] = []
+    problems = []
+    for row in rows["image" in header :]:
+        cell = row[place].strip() if place < len(row) else ""
+        found, trouble = expand(resolve(cell, path.parent), str(path)) if cell else ([], [])
+        images += found
+        problems += trouble
+    if not images and not problems:
+        problems = [problem(path, "no image in this list", "a path in each row", "add images")]
+    if problems:
+        raise DataError(problems)
+    return images
 
 
 def _nothing(path: Path) -> str:

@@ -66,6 +66,7 @@ def load_predictor(
         device=torch.device(place),
         autocast=autocast,
         channels_last=True,
+        bands=spec.in_channels,
     )
     return predictor, spec
 

@@ -48,6 +48,7 @@ class Predictor:
         dtype: Type of its input.
         autocast: Lower precision to compute in, or None.
         channels_last: Memory layout of its input.
+        bands: Number of bands, where that is known.
     """
 
     network: Callable[[Tensor], Tensor]
@@ -59,6 +60,7 @@ class Predictor:
     dtype: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
     channels_last: bool = False
+    bands: int | None = None
 
     def prepare(self, pixels: Pixels) -> Tensor:
         """Return the network's input for one window: (bands, H, W)."""

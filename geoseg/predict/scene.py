@@ -30,6 +30,8 @@ from geoseg.geo.raster import (
 )
 from geoseg.geo.vector.reproject import as_pyproj
 from geoseg.learn.modelfile import ModelSpec
+from geoseg.predict.area import Area, AreaSource
+from geoseg.predict.budget import plan_within
 from geoseg.predict.counting import MapCounter, MapCounts
 from geoseg.predict.output import MapDescription, output_path, publish_maps, refuse_input
 from geoseg.predict.outputs import map_outputs, needs_probabilities
@@ -55,6 +57,9 @@ class ClassifyOptions:
         scaled: Whether fractions (probabilities and so on) are written as uint8.
         resume: Whether to go on with the parts that an interrupted run left.
         thresholds: The least probability of each class; pixels below are given one further class, uncertain.
+        aoi: A vector file; what lies outside its polygons is not classified.
+        bounds: (left, bottom, right, top) in the image's CRS; the same.
+        max_memory: Bytes that the process may hold; window and batch are chosen to keep that.
     """
 
     sliding: SlidingOptions = field(default_factory=SlidingOptions)
@@ -65,6 +70,9 @@ class ClassifyOptions:
     scaled: bool = False
     resume: bool = False
     thresholds: tuple[float, ...] | None = None
+    aoi: str | os.PathLike[str] | None = None
+    bounds: tuple[float, float, float, float] | None = None
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,12 @@ def _made_by(path: Path) -> str | None:
 
 def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> Plan:
     pixel_bytes = np.dtype(info.dtype).itemsize * len(info.image_bands)
-    return plan_windows(predictor, info.height, info.width, options.sliding, pixel_bytes)
+    shape, sliding = (info.height, info.width), options.sliding
+    if options.max_memory is None:
+        return plan_windows(predictor, *shape, sliding, pixel_bytes)
+    likelihood = needs_probabilities(options.outputs) or options.thresholds is not None
+    pixel = predictor.bands or len(info.image_bands), pixel_bytes
+    return plan_within(predictor, shape, sliding, pixel, options.max_memory, likelihood)
 
 
 def _make_parts(
@@ -237,23 +250,31 @@ def _make_parts(
     step = on_progress or (lambda _: None)
     step(count_windows(plan) - count_windows(plan, missing))
     likelihood = needs_probabilities([output.name for output in store.outputs])
+    area = None if options.aoi is None and options.bounds is None else Area(raster.info, options.aoi, options.bounds)
+    source = raster if area is None else AreaSource(raster, area)
     for run in runs(missing):
         region = bounding(run)
         counter = MapCounter(store.num_classes, region)
         with store.writing(run, counter.counts) as writer:
-            for block in predict_blocks(predictor, raster, plan, region, likelihood, step, options.thresholds):
-                counter.add(block)
-                writer.write(block)
+            for block in predict_blocks(predictor, source, plan, region, likelihood, step, options.thresholds):
+                known = block if area is None else area.cut(block)
+                counter.add(known)
+                writer.write(known)
     return store.counts(everything)
 
 
 def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: ClassifyOptions) -> str:
     """Return all that decides the bytes of a scene's parts."""
     image, bands = raster.info.path, raster.bands
-    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in local_files(image)]
+    files = [_stamp(path) for path in local_files(image)]
     facts = {"image": key_of(image), "files": files, "plan": asdict(plan), "tags": dict(description.tags)}
     chosen = {"outputs": options.outputs, "bands": bands, "scaled": options.scaled, "thresholds": options.thresholds}
+    chosen |= {"aoi": None if options.aoi is None else _stamp(Path(options.aoi)), "bounds": options.bounds}
     return as_record({**facts, **chosen, "reading": options.reading.to_dict(), "values": description.values})
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    return str(path), path.stat().st_size, path.stat().st_mtime_ns
 
 
 def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: ClassifyOptions) -> int:
