@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from geoseg.data.blockpixels import close_raster
 from geoseg.data.finishing import Decorate, finish_store
 from geoseg.data.placing import in_use, locked, publish_store, recover, remove_leftovers
 from geoseg.data.planning import count_looks, plan_store
@@ -163,6 +164,7 @@ def build_store(
             # One at a time, up to the new name: nobody writes into a folder that readers already see.
             with locked(folder / "scenes", wait=True):
                 forget_labels()
+                close_raster()
                 finish_store(folder, scenes, options, {"fingerprint": mark, "options_mark": made_by}, how.decorate)
                 publish_store(folder, final)
     except OSError:

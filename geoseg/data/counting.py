@@ -48,6 +48,9 @@ class WindowCounts:
         area = sum(w.height * w.width for w in inside if w)
         cells = (len(rows) - 1) * (len(cols) - 1)
         self._sums: NDArray[np.int64] | None = None
+        self._found: dict[Window, list[int]] = {}
+        # Windows on a grid leave nothing out: if they have as many pixels as the block, each is in one of them.
+        self._tiled = (len(rows) - 1) * (len(cols) - 1) == len(inside) and area == label.size
         # Many small cells (windows at random) cost more than the overlap.
         if cells > 0 and area > 1.5 * label.size and label.size / cells >= _CELL:
             self._rows, self._cols = ({edge: i for i, edge in enumerate(edges)} for edges in (rows, cols))
@@ -55,10 +58,32 @@ class WindowCounts:
 
     def of(self, window: Window) -> list[int]:
         """Return the pixels of each class in one of the block's windows."""
-        inside = window.intersection(self._outer)
+        inside = window if self._outer.contains(window) else window.intersection(self._outer)
         assert inside is not None
         if self._sums is None:
-            return count_classes(self._label[inside.within(self._outer)], self._classes)
+            found = count_classes(self._label[inside.within(self._outer)], self._classes)
+            if self._tiled:
+                self._found[inside] = found
+            return found
+        return self._from_cells(inside)
+
+    def total(self, region: Window) -> list[int]:
+        """Return the pixels of each class in a part of the block: from what was counted before, where that says it."""
+        if region == self._outer and len(self._found) * self._tiled and self._area_found() == self._label.size:
+            return np.sum(list(self._found.values()), axis=0).tolist()  # type: ignore[no-any-return]
+        if self._sums is not None and self._is_of_cells(region):
+            return self._from_cells(region)
+        return count_classes(self._label[region.within(self._outer)], self._classes)
+
+    def _area_found(self) -> int:
+        return sum(window.height * window.width for window in self._found)
+
+    def _is_of_cells(self, region: Window) -> bool:
+        rows, cols = {region.row_off, region.row_stop}, {region.col_off, region.col_stop}
+        return rows <= self._rows.keys() and cols <= self._cols.keys()
+
+    def _from_cells(self, inside: Window) -> list[int]:
+        assert self._sums is not None
         top, bottom = self._rows[inside.row_off], self._rows[inside.row_stop]
         left, right = self._cols[inside.col_off], self._cols[inside.col_stop]
         s = self._sums

@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.data.sampling import SampleOptions, block_side, burnt_label, count_classes
+from geoseg.data.blockpixels import burnt_label
+from geoseg.data.counting import count_classes
+from geoseg.data.sampling import SampleOptions, block_side
 from geoseg.data.survey import SceneFacts
 from geoseg.data.windows import Places, generator
 from geoseg.geo.grid import Window, tiles
@@ -63,7 +65,7 @@ def look(task: LookTask) -> Path:
     """Look at a part of a scene, unless that was done, and return the file that says what was found."""
     if task.target.is_file():
         return task.target
-    label = burnt_label(task.facts, task.options, task.window)
+    label = burnt_label(task.facts, task.options.survey, task.window)
     classes = task.options.num_classes
     counts = np.zeros((len(task.cells), classes), np.int64)
     for number, cell in enumerate(task.cells):

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import shutil
-import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,14 +21,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.data.counting import WindowCounts, count_classes
+from geoseg.data.blockpixels import BlockPixels, read_pixels
+from geoseg.data.counting import WindowCounts
 from geoseg.data.rawfiles import RawPlace, raw_places
 from geoseg.data.splits import SPLITS, SplitOptions
 from geoseg.data.statistics import band_moments, subsample
-from geoseg.data.survey import SceneFacts, SurveyOptions, scene_ground
+from geoseg.data.survey import SceneFacts, SurveyOptions
 from geoseg.data.windows import WindowOptions, blocks_of
 from geoseg.geo.grid import Block, Window, sample_blocks
-from geoseg.geo.raster import open_raster
 
 BLOCK_SIDE = 2048
 SHARD_ARRAYS = ("images", "labels", "valid")
@@ -210,24 +209,15 @@ def run_block(task: BlockTask) -> Path:
     if task.part.is_dir():
         return task.part
     pixels = read_block(task)
+    counted = WindowCounts(pixels.label, task.block, task.options.num_classes)
     try:
         with _committed(task.part) as folder:
-            dropped = _write_samples(task, pixels, folder)
-            _write_summary(task, pixels, dropped, folder)
+            dropped = _write_samples(task, pixels, counted, folder)
+            _write_summary(task, pixels, counted.total(task.owned), dropped, folder)
     except FileNotFoundError:
         if not task.part.is_dir():  # otherwise somebody else made the part, and has gone on to finish the scene
             raise
     return task.part
-
-
-@dataclass(frozen=True)
-class BlockPixels:
-    """Image (bands, h, w), valid (h, w), label (h, w) and area of interest (h, w; None: all) of a block's window."""
-
-    image: NDArray[Any]
-    valid: NDArray[np.bool_]
-    label: NDArray[np.uint8]
-    area: NDArray[np.bool_] | None = None
 
 
 def read_block(task: BlockTask) -> BlockPixels:
@@ -236,53 +226,32 @@ def read_block(task: BlockTask) -> BlockPixels:
     Raises:
         DataError: The image or the labels cannot be read.
     """
-    scene, window = task.facts.scene, task.block.window
-    with open_raster(scene.image, task.facts.bands, reading=task.facts.info.reading) as raster:
-        image, valid = raster.read(window)
-    label = burnt_label(task.facts, task.options, window)
-    if not valid.all():
-        label[~valid] = task.options.ignore_value
-        # Nodata values are arbitrary; 0 keeps them out of any later arithmetic and makes shards compress.
-        image[:, ~valid] = 0
-    area = None
-    if scene.aoi is not None:
-        with _cache_lock:
-            area = scene_ground(scene, task.facts.info, task.options.survey).inside(window, task.facts.info)
-    return BlockPixels(image, valid, label, area)
+    overlapping = task.options.stride < task.options.size
+    return read_pixels(task.facts, task.options.survey, task.block.window, again=overlapping)
 
 
-_cache_lock = threading.Lock()  # a cluster's worker may run several tasks in threads of one process
-
-
-def burnt_label(facts: SceneFacts, options: SampleOptions, window: Window) -> NDArray[np.uint8]:
-    """Return the label of a window as the label files say, whatever the image's validity.
-
-    Args:
-        facts: The scene.
-        options: How to read its labels.
-        window: Which part of it.
-    """
-    with _cache_lock:
-        return scene_ground(facts.scene, facts.info, options.survey).read(window, facts.info)
-
-
-def _write_samples(task: BlockTask, pixels: BlockPixels, folder: Path) -> dict[str, dict[str, int]]:
+def _write_samples(
+    task: BlockTask, pixels: BlockPixels, counted: WindowCounts, folder: Path
+) -> dict[str, dict[str, int]]:
     """Write images.bin, labels.bin, valid.bin and rows.npy; return per split the windows left out, by reason."""
-    size = task.options.size
+    size, outer = task.options.size, task.block.window
     dropped = {split: dict.fromkeys(REASONS, 0) for split in SPLITS}
     rows: list[list[int]] = []
-    whole = bool(pixels.valid.all())
+    # Windows overhang only where the scene is narrower than they are.
+    whole = bool(pixels.valid.all()) and min(outer.shape) >= size
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(_opened(task, name, folder)) for name in SHARD_ARRAYS}
-        for split, (window, label, counts, reason) in zip(task.splits, judged_windows(task, pixels), strict=True):
+        for split, (window, label, counts, reason) in zip(
+            task.splits, judged_windows(task, pixels, counted), strict=True
+        ):
             if reason:
                 dropped[SPLITS[split]][reason] += 1
                 continue
             row = [window.row_off, window.col_off, split, size * size]
-            row.append(_append(files["images"], _cut(pixels.image, task.block.window, window, 0)))
+            row.append(_append(files["images"], _cut(pixels.image, outer, window, 0)))
             row += [_append(files["labels"], label), 0]
-            if not (whole and task.block.window.contains(window)):
-                valid = _cut(pixels.valid, task.block.window, window, False)
+            if not whole:
+                valid = _cut(pixels.valid, outer, window, False)
                 row[VALID] = int(np.count_nonzero(valid))
                 if row[VALID] < size * size:
                     row[CRC_VALID] = _append(files["valid"], np.packbits(valid))
@@ -301,12 +270,11 @@ def _opened(task: BlockTask, name: str, folder: Path) -> BinaryIO:
 
 
 def judged_windows(
-    task: BlockTask, pixels: BlockPixels
+    task: BlockTask, pixels: BlockPixels, counted: WindowCounts
 ) -> Iterator[tuple[Window, NDArray[np.uint8], list[int], str | None]]:
     """Yield each window of a block: its label, its pixels per class, and why it is left out, or None."""
     options = task.options
     judged = options.min_annotated > 0 or options.min_valid > 0
-    counted = WindowCounts(pixels.label, task.block, options.num_classes)
     for window in task.block.windows:
         label = np.ascontiguousarray(_cut(pixels.label, task.block.window, window, options.ignore_value))
         counts = counted.of(window)
@@ -335,20 +303,24 @@ def reason_to_drop(counts: Sequence[int], valid: int, options: SampleOptions) ->
 
 
 def _write_summary(
-    task: BlockTask, pixels: BlockPixels, dropped: Mapping[str, Mapping[str, int]], folder: Path
+    task: BlockTask,
+    pixels: BlockPixels,
+    class_pixels: list[int],
+    dropped: Mapping[str, Mapping[str, int]],
+    folder: Path,
 ) -> None:
     """Write label.npy and summary.json of the pixels the block owns, and subsample.npy of a training scene."""
     place = task.owned.within(task.block.window)
     label, image, valid = pixels.label[place], pixels.image[(slice(None), *place)], pixels.valid[place]
-    np.save(folder / "label.npy", label)
-    summary: dict[str, Any] = {"dropped": dropped, "class_pixels": count_classes(label, task.options.num_classes)}
+    np.save(folder / "label.npy", np.ascontiguousarray(label))  # a view would be written pixel by pixel
+    summary: dict[str, Any] = {"dropped": dropped, "class_pixels": class_pixels}
     if task.step:
         if pixels.area is not None:
             valid = valid & pixels.area[place]
         if task.training is not None:
             valid = valid & _covered(task.owned, task.training)
         summary["moments"] = [asdict(found) for found in band_moments(image, valid)]
-        np.save(folder / "subsample.npy", subsample(image, valid, task.owned, task.step))
+        np.save(folder / "subsample.npy", np.ascontiguousarray(subsample(image, valid, task.owned, task.step)))
     # Infinity, the least value of no pixel, is written as such: Python reads it back.
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
@@ -365,13 +337,14 @@ def _covered(outer: Window, windows: Sequence[Window]) -> NDArray[np.bool_]:
 
 def _cut(array: NDArray[Any], outer: Window, window: Window, fill: int) -> NDArray[Any]:
     """Return the window of an array whose last two axes hold `outer`; what lies beyond is `fill`."""
+    top, left = window.row_off - outer.row_off, window.col_off - outer.col_off
+    bottom, right = top + window.height, left + window.width
+    if top >= 0 and left >= 0 and bottom <= outer.height and right <= outer.width:
+        return array[..., top:bottom, left:right]
     inside = window.intersection(outer)
     assert inside is not None
-    part = array[(..., *inside.within(outer))]
-    if inside == window:
-        return part
     result = np.full((*array.shape[:-2], *window.shape), fill, array.dtype)
-    result[(..., *inside.within(window))] = part
+    result[(..., *inside.within(window))] = array[(..., *inside.within(outer))]
     return result
 
 

@@ -55,9 +55,10 @@ def _finish(tasks: Sequence[BlockTask], folder: Path, record: Path, entry: Mappi
     if record.is_file():
         return
     parts = [task.part for task in tasks]
-    rows = np.concatenate([np.load(part / "rows.npy") for part in parts])
+    by_part = [np.load(part / "rows.npy") for part in parts]
+    rows = np.concatenate(by_part)
     summaries = [json.loads((part / "summary.json").read_text(encoding="utf-8")) for part in parts]
-    _write_shards(tasks, rows, folder / "shards")
+    _write_shards(tasks, rows, [len(found) for found in by_part], folder / "shards")
     _write_label_raster(tasks, folder / "labels")
     with _renamed(record.with_suffix(".rows.npy")) as temporary:
         _save(temporary, rows)
@@ -93,7 +94,7 @@ def record_path(folder: Path, scene_id: str) -> Path:
     return folder / "scenes" / f"{scene_id}.json"
 
 
-def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], folder: Path) -> None:
+def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], kept: Sequence[int], folder: Path) -> None:
     facts, size = tasks[0].facts, tasks[0].options.size
     count, partly = len(rows), int(np.count_nonzero(rows[:, VALID] < size * size))
     image_shape = (count, len(facts.bands), size, size)
@@ -104,14 +105,16 @@ def _write_shards(tasks: Sequence[BlockTask], rows: NDArray[np.int64], folder: P
     }
     for name, (shape, dtype) in shards.items():
         if shape[0]:  # an empty file cannot be mapped, and nobody looks for it
-            _write_shard(tasks, name, folder / f"{facts.scene.scene_id}.{name}.npy", array_header(shape, dtype))
+            target = folder / f"{facts.scene.scene_id}.{name}.npy"
+            _write_shard(tasks, name, kept, target, array_header(shape, dtype))
 
 
-def _write_shard(tasks: Sequence[BlockTask], name: str, target: Path, header: bytes) -> None:
+def _write_shard(tasks: Sequence[BlockTask], name: str, kept: Sequence[int], target: Path, header: bytes) -> None:
     """Write one array of a scene, or put the file in its place that holds it already."""
     raw = {place.path.stem: place.path for place in tasks[0].raw}.get(name)
-    sources = [_source(task, name) for task in tasks]
-    if raw is not None and all(path == raw for path, _, _ in sources) and _whole(tasks):
+    sources = [_source(task, name, count) for task, count in zip(tasks, kept, strict=True)]
+    whole = all(count == len(task.block.windows) for task, count in zip(tasks, kept, strict=True))
+    if raw is not None and whole and all(path == raw for path, _, _ in sources):
         if not raw.is_file() and target.is_file():
             return  # it was put there by another process, or by a run that was killed next
         with raw.open("r+b") as file:
@@ -125,7 +128,7 @@ def _write_shard(tasks: Sequence[BlockTask], name: str, target: Path, header: by
                 _append(path, offset, length, out)
 
 
-def _source(task: BlockTask, name: str) -> tuple[Path, int, int]:
+def _source(task: BlockTask, name: str, kept: int) -> tuple[Path, int, int]:
     """Return file, offset and number of bytes of a block's samples."""
     own = task.part / f"{name}.bin"
     if own.is_file():
@@ -133,16 +136,7 @@ def _source(task: BlockTask, name: str) -> tuple[Path, int, int]:
     if not task.part.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(task.part))
     place = next(place for place in task.raw if place.path.stem == name)
-    return place.path, place.offset, _kept(task) * place.sample
-
-
-def _kept(task: BlockTask) -> int:
-    return int(np.load(task.part / "rows.npy", mmap_mode="r").shape[0])
-
-
-def _whole(tasks: Sequence[BlockTask]) -> bool:
-    """Tell whether no window of the scene was left out."""
-    return all(_kept(task) == len(task.block.windows) for task in tasks)
+    return place.path, place.offset, kept * place.sample
 
 
 def _append(source: Path, offset: int, length: int, out: BinaryIO) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from geoseg.data.counting import count_classes
 from geoseg.data.finishing import file_hash
 from geoseg.data.records import read_rows
-from geoseg.data.sampling import COUNTS, CRC_IMAGE, CRC_LABEL, CRC_VALID, VALID, count_classes
+from geoseg.data.sampling import COUNTS, CRC_IMAGE, CRC_LABEL, CRC_VALID, VALID
 from geoseg.data.store import SPLITS, Store
 from geoseg.errors import DataError, problem
 

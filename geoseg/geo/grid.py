@@ -128,14 +128,15 @@ def sample_windows(height: int, width: int, size: int, stride: int) -> list[Wind
 
 
 def sample_blocks(height: int, width: int, size: int, stride: int, max_side: int = 2048) -> list[Block]:
-    """Partition the windows of `sample_windows` into blocks no side of which exceeds max(size, max_side).
+    """Partition the windows of `sample_windows` into blocks of at most max_side and an overlap (size - stride) a side.
 
-    Blocks are bounded in both directions, so that a scene of any width is read in constant memory. They depend on
-    nothing but the arguments and come row-major, which makes them the canonical order of the work.
+    So blocks begin where tiles of a file do, if strides add up to them, and share no more tiles than they must. Blocks
+    are bounded in both directions, so that a scene of any width is read in constant memory. They depend on nothing but
+    the arguments and come row-major, which makes them the canonical order of the work.
     """
     scene = Window(0, 0, height, width)
-    row_groups = _groups(axis_offsets(height, size, stride), size, max_side)
-    col_groups = _groups(axis_offsets(width, size, stride), size, max_side)
+    row_groups = _groups(axis_offsets(height, size, stride), stride, max_side)
+    col_groups = _groups(axis_offsets(width, size, stride), stride, max_side)
     blocks = []
     for rows in row_groups:
         for cols in col_groups:
@@ -191,11 +192,11 @@ def bounding(windows: Iterable[Window]) -> Window:
     return Window(row_off, col_off, row_stop - row_off, col_stop - col_off)
 
 
-def _groups(offsets: tuple[int, ...], size: int, max_side: int) -> list[tuple[int, ...]]:
-    """Cut offsets into runs that span at most max_side pixels (one window may be larger than that)."""
+def _groups(offsets: tuple[int, ...], stride: int, max_side: int) -> list[tuple[int, ...]]:
+    """Cut offsets into runs of at most max_side pixels up to the next run (a stride may be larger than that)."""
     groups: list[list[int]] = []
     for offset in offsets:
-        if groups and offset + size - groups[-1][0] <= max_side:
+        if groups and offset + stride - groups[-1][0] <= max_side:
             groups[-1].append(offset)
         else:
             groups.append([offset])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,10 @@ _MOST_FRAMES = 1500  # single samples that are drawn on one map; more would be a
 _CELL = 3  # side of a cell of the map in place of samples, pixels
 _NEAR = 1.0  # scenes closer than this many of their own sides share a map
 _METRES = 111_320.0  # per degree of latitude
+_DECODED = 4096  # polygons at once
+
+# From coordinates of the ground to those of a drawing, both (n, 2).
+Place = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,40 @@ class Footprints:
     Attributes:
         splits: (n,) split of each.
         scenes: (n,) scene of each.
-        shapes: (n,) polygons.
+        shapes: (n,) polygons, or the bytes (WKB) of polygons, which take a quarter of the memory.
         degrees: Whether coordinates are longitude and latitude; else pixels, rows downwards.
+        boxes: (n, 4) left, bottom, right and top of each; worked out if not given.
     """
 
     splits: NDArray[Any]
     scenes: NDArray[Any]
     shapes: NDArray[Any]
     degrees: bool
+    boxes: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+
+    def __post_init__(self) -> None:
+        if len(self.boxes) != len(self.shapes):
+            starts = range(0, len(self.shapes), _DECODED)
+            boxes = [shapely.bounds(_polygons(self.shapes[start : start + _DECODED])) for start in starts]
+            object.__setattr__(self, "boxes", np.concatenate(boxes))
 
     def part(self, chosen: NDArray[Any]) -> Footprints:
         """Return some of them."""
-        return Footprints(self.splits[chosen], self.scenes[chosen], self.shapes[chosen], self.degrees)
+        columns = (self.splits[chosen], self.scenes[chosen], self.shapes[chosen])
+        return Footprints(*columns, self.degrees, self.boxes[chosen])
+
+    def polygons(self) -> NDArray[Any]:
+        """Return all polygons."""
+        return _polygons(self.shapes)
+
+
+def _polygons(shapes: NDArray[Any]) -> NDArray[Any]:
+    return shapely.from_wkb(shapes) if len(shapes) and isinstance(shapes[0], bytes) else shapes
+
+
+def _whole(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the box around boxes."""
+    return np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
 
 
 def maps(footprints: Footprints, names: Mapping[str, str]) -> tuple[list[str], int]:
@@ -61,7 +87,7 @@ def maps(footprints: Footprints, names: Mapping[str, str]) -> tuple[list[str], i
 def _groups(footprints: Footprints) -> list[NDArray[np.intp]]:
     """Return places of samples whose scenes are neighbours; in pixels, each scene is alone."""
     ids, owner = np.unique(footprints.scenes.astype(str), return_inverse=True)
-    boxes = [shapely.total_bounds(footprints.shapes[owner == scene]) for scene in range(len(ids))]
+    boxes = [_whole(footprints.boxes[owner == scene]) for scene in range(len(ids))]
     group = list(range(len(ids)))
     if footprints.degrees:
         near = [_grown(box) for box in boxes]
@@ -81,7 +107,7 @@ def _grown(box: NDArray[np.float64]) -> Any:
 
 
 def _map(part: Footprints, names: Mapping[str, str]) -> str:
-    left, low, right, high = shapely.total_bounds(part.shapes)
+    left, low, right, high = _whole(part.boxes)
     squeeze = math.cos(math.radians((low + high) / 2)) if part.degrees else 1.0
     squeeze = max(squeeze, 0.05)
     across, up = max((right - left) * squeeze, 1e-12), max(high - low, 1e-12)
@@ -93,23 +119,24 @@ def _map(part: Footprints, names: Mapping[str, str]) -> str:
         y = (high - points[:, 1]) if part.degrees else (points[:, 1] - low)
         return np.column_stack([x, y * scale + _MARGIN])
 
-    shapes = shapely.transform(part.shapes, place)
-    pieces = [rect(0, 0, width, height + 34, "#f6f6f4", rx="4"), *_areas(part, shapes, names)]
-    if len(shapes) <= _MOST_FRAMES:
+    pieces = [rect(0, 0, width, height + 34, "#f6f6f4", rx="4"), *_areas(part, place, names)]
+    if len(part.shapes) <= _MOST_FRAMES:
+        shapes = shapely.transform(part.polygons(), place)
         frames = [list(zip(*shape.exterior.coords.xy, strict=True)) for shape in shapes]
         pieces.append(path(polygon_path(frames), "none", stroke=INK, stroke_opacity="0.35", stroke_width="0.5"))
     pieces += _legend(part, names, height, across / squeeze if not part.degrees else across, scale)
     return drawing(width, height + 34, pieces, "footprints of samples by split")
 
 
-def _areas(part: Footprints, shapes: NDArray[Any], names: Mapping[str, str]) -> list[str]:
+def _areas(part: Footprints, place: Place, names: Mapping[str, str]) -> list[str]:
     """Return the ground of each scene and split as one shape."""
     pieces = []
     for split, colour in SPLIT_COLOURS.items():
         for scene in sorted({str(name) for name in part.scenes[part.splits == split]}):
-            chosen = (part.splits == split) & (part.scenes == scene)
-            hint = f"{names.get(scene, scene)}: {int(chosen.sum()):,} {split} samples"
-            ground = _cells(shapes[chosen]) if int(chosen.sum()) > _MOST_FRAMES else _union(shapes[chosen])
+            own = part.part((part.splits == split) & (part.scenes == scene))
+            hint = f"{names.get(scene, scene)}: {len(own.shapes):,} {split} samples"
+            many = len(own.shapes) > _MOST_FRAMES
+            ground = _cells(own.boxes, place) if many else _union(shapely.transform(own.polygons(), place))
             pieces.append(path(ground, colour, hint, fill_opacity="0.55", fill_rule="evenodd"))
     return pieces
 
@@ -120,9 +147,11 @@ def _union(shapes: NDArray[Any]) -> str:
     return polygon_path([ring for ground in shapely.get_parts(whole) for ring in _rings(ground)])
 
 
-def _cells(shapes: NDArray[Any]) -> str:
+def _cells(boxes: NDArray[np.float64], place: Place) -> str:
     """Return the cells of a grid that samples cover, by their boxes: quick, and fine enough for so many."""
-    left, top, right, bottom = (np.floor(side / _CELL + 1e-6).astype(int) for side in shapely.bounds(shapes).T)
+    one, other = place(boxes[:, :2]), place(boxes[:, 2:])
+    sides = *np.minimum(one, other).T, *np.maximum(one, other).T
+    left, top, right, bottom = (np.floor(side / _CELL + 1e-6).astype(int) for side in sides)
     found = [np.column_stack([top, left])]
     for down in range(int((bottom - top).max())):
         for across in range(int((right - left).max())):

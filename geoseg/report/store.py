@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import geopandas
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -87,8 +87,9 @@ def empty_warnings(info: StoreInfo) -> list[str]:
 
 
 def _index(store: Store) -> pd.DataFrame:
-    columns = ["split", "scene", "row_off", "col_off", "position", "valid_position", "valid_fraction", "geometry"]
-    return geopandas.read_parquet(store.folder / "index.parquet", columns=columns)
+    """Return what the report shows of each sample; its footprint as bytes (WKB)."""
+    columns = ["split", "scene", "row_off", "col_off", "valid_fraction", "geometry"]
+    return pq.read_table(store.folder / "index.parquet", columns=columns, partitioning=None).to_pandas()
 
 
 def _summary(store: Store, splits: Sequence[str]) -> str:
@@ -114,13 +115,13 @@ def _named_bands(store: Store) -> list[tuple[int, str | None]]:
 
 def _maps(store: Store, frame: pd.DataFrame, splits: Sequence[str]) -> list[str]:
     names = {str(scene["id"]): Path(str(scene["image"])).name for scene in store.info.scenes}
-    placed = ~frame.geometry.isna().to_numpy()
+    placed = ~frame["geometry"].isna().to_numpy()
     drawings: list[str] = []
     left_out = 0
     for degrees, chosen in ((True, placed), (False, ~placed)):
         rows = frame[chosen]
         if len(rows):
-            shapes = np.asarray(rows.geometry.array, object) if degrees else _pixel_shapes(store, rows)
+            shapes = rows["geometry"].to_numpy(object) if degrees else _pixel_shapes(store, rows)
             columns = rows["split"].to_numpy(object), rows["scene"].to_numpy(object)
             drawn, more = maps(Footprints(*columns, shapes, degrees), names)
             drawings += drawn

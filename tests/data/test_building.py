@@ -25,7 +25,7 @@ from geoseg.geo.grid import sample_windows
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut even tiny scenes into many blocks."""
-    monkeypatch.setattr(sampling, "BLOCK_SIDE", 24)
+    monkeypatch.setattr(sampling, "BLOCK_SIDE", 16)
 
 
 def _scenes(folder: Path) -> list[Scene]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scenery import make_options, make_scene
 
 from geoseg.data import counting, sampling
-from geoseg.data.sampling import block_side, count_classes, owned_windows, plan_scene, run_block
+from geoseg.data.counting import count_classes
+from geoseg.data.sampling import block_side, owned_windows, plan_scene, run_block
 from geoseg.data.survey import survey
 from geoseg.geo.grid import sample_blocks
 

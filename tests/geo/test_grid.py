@@ -82,11 +82,18 @@ def test_blocks_partition_the_samples_and_are_bounded(grid, max_side):
     assert sorted(windows) == sample_windows(height, width, size, stride)
     scene = Window(0, 0, height, width)
     for block in blocks:
-        assert max(block.window.shape) <= max(size, max_side)
+        assert max(block.window.shape) <= max(stride, max_side) + size - stride
         assert block.window == bounding(block.windows).intersection(scene)
         assert list(block.windows) == sorted(block.windows)
     corners = [(block.window.row_off, block.window.col_off) for block in blocks]
     assert corners == sorted(corners)
+
+
+def test_blocks_of_overlapping_samples_begin_where_tiles_do():
+    """Strides of 128 add up to 2,048; the last sample was moved back to 9,744, and begins a block of its own."""
+    rows = sorted({block.window.row_off for block in sample_blocks(10_000, 256, 256, 128)})
+    assert rows == [0, 2048, 4096, 6144, 8192]
+    assert {block.window.height for block in sample_blocks(10_000, 256, 256, 128)[:4]} == {2048 + 128}
 
 
 def test_a_very_wide_scene_is_cut_in_both_directions():

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from geoseg.data.counting import WindowCounts
 from geoseg.data.planning import plan_store
 from geoseg.data.sampling import (
     BlockTask,
     SampleOptions,
-    count_classes,
     judged_windows,
     plan_scene,
     read_block,
@@ -153,10 +153,11 @@ def count_block(task: BlockTask) -> BlockCount:
     started = time.process_time()
     classes = task.options.num_classes
     pixels = read_block(task)
+    counted = WindowCounts(pixels.label, task.block, classes)
     kept = dict.fromkeys(SPLITS, 0)
     totals = {split: np.zeros(classes, np.int64) for split in SPLITS}
     dropped: dict[str, int] = {}
-    for number, (_, _, counts, reason) in zip(task.splits, judged_windows(task, pixels), strict=True):
+    for number, (_, _, counts, reason) in zip(task.splits, judged_windows(task, pixels, counted), strict=True):
         if reason:
             dropped[reason] = dropped.get(reason, 0) + 1
         else:
@@ -169,7 +170,7 @@ def count_block(task: BlockTask) -> BlockCount:
         kept=kept,
         dropped=dropped,
         class_pixels={split: tuple(total.tolist()) for split, total in totals.items()},
-        scene_pixels=tuple(count_classes(pixels.label[place], classes)),
+        scene_pixels=tuple(counted.total(task.owned)),
         valid=int(np.count_nonzero(valid)),
         owned=valid.size,
         moments=tuple(moments),

@@ -7,7 +7,7 @@ from geoseg.geo.raster.names import is_gdal_name, key_of, local_files, stem
 from geoseg.geo.raster.options import Reading
 from geoseg.geo.raster.overviews import level_shapes
 from geoseg.geo.raster.publishing import finish_cog, finish_part, part_file, publish, publish_cog
-from geoseg.geo.raster.reading import Pixels, Raster, open_raster
+from geoseg.geo.raster.reading import Pixels, Raster, as_raster, open_raster
 from geoseg.geo.raster.writing import RasterWriter, create_geotiff, create_tiles, same_file, tile_profile
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "RasterWriter",
     "Reading",
     "TileFile",
+    "as_raster",
     "contradicting",
     "create_geotiff",
     "create_tiles",

@@ -202,12 +202,21 @@ def open_raster(
         DataError: If the file is missing or unreadable, has no such band, or holds what an image cannot be made of.
     """
     info = read_info(path, allow_palette=allow_palette, reading=reading)
-    chosen = _checked_bands(info, bands)
-    raster = Stack(info, chosen) if info.members else Raster(info, chosen)
+    raster = as_raster(info, _checked_bands(info, bands))
     try:
         yield raster
     finally:
         raster.close()
+
+
+def as_raster(info: RasterInfo, bands: tuple[int, ...]) -> Raster:
+    """Return a raster of which all is known already, to be opened when it is read and closed by the caller.
+
+    Args:
+        info: From `read_info`.
+        bands: Numbers, from 1, that it has.
+    """
+    return Stack(info, bands) if info.members else Raster(info, bands)
 
 
 def _checked_bands(info: RasterInfo, bands: Sequence[int] | None) -> tuple[int, ...]:

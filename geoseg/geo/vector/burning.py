@@ -109,8 +109,9 @@ def coverage(labels: LabelSet, transform: Affine, height: int, width: int) -> Co
     scene = shapely.box(0, 0, width, height)
     shapely.prepare(scene)
     touching = geometries[shapely.intersects(scene, geometries)]
-    # Most polygons hold the pixel centre next to their centroid; only the others need a burn of their own.
-    x, y = (np.floor(shapely.get_coordinates(shapely.centroid(touching))) + 0.5).T
+    # Most polygons hold the pixel centre next to their middle; only the others need a burn of their own.
+    left, top, right, bottom = shapely.bounds(touching).T.reshape(4, -1)
+    x, y = np.floor((left + right) / 2) + 0.5, np.floor((top + bottom) / 2) + 0.5
     in_scene = (x > 0) & (x < width) & (y > 0) & (y < height)
     burnt = in_scene & shapely.contains_xy(touching, x, y)
     for index in np.flatnonzero(~burnt):

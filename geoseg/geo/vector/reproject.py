@@ -154,7 +154,7 @@ def reproject(
     turn = turn_of(transformer.target_crs)
     if turn is not None:
         return followed(geometries, result, transformer, turn)
-    across = torn(geometries, result, transformer)
+    across = torn(geometries, (coordinates, moved, owner), transformer)
     if len(across):
         names = ", ".join(str(fid) for fid in fids[across[:10]])
         found = f"feature {names} across the edge of the map in the image's CRS"

@@ -119,17 +119,20 @@ def followed(
     return result
 
 
-def torn(geometries: NDArray[Any], moved: NDArray[Any], transformer: pyproj.Transformer) -> NDArray[np.intp]:
+def torn(
+    geometries: NDArray[Any], vertices: tuple[Points, Points, NDArray[np.intp]], transformer: pyproj.Transformer
+) -> NDArray[np.intp]:
     """Return the places of geometries that lie across the edge of a map which does not repeat itself.
 
     Args:
         geometries: (features,) before they were moved.
-        moved: The same, every vertex for itself.
+        vertices: Theirs, (n, 2), before and after, and (n,) the feature that each belongs to.
         transformer: What moved them.
     """
-    before, owner = shapely.get_coordinates(geometries, return_index=True)
-    after = shapely.get_coordinates(moved)
+    before, after, owner = vertices
     factor = transformer.target_crs.axis_info[0].unit_conversion_factor if transformer.target_crs else 1.0
+    if np.ptp(after, axis=0).max() * factor < _LONG:
+        return np.zeros(0, np.intp)
     length = np.hypot(*np.diff(after, axis=0).T)
     long = np.flatnonzero((length * factor > _LONG) & (owner[1:] == owner[:-1]))
     if not len(long):
