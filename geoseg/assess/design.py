@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.assess.pairs import UNCERTAIN
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window, tiles
 from geoseg.geo.pixelarea import PixelAreas
@@ -24,7 +25,7 @@ from geoseg.geo.vector.points import moved_points, read_table, write_points
 _BLOCK = 1024
 POINT_COLUMNS = ("stratum", "reference")
 STRATUM_COLUMNS = ("class_id", "name", "pixels", "area", "unit")
-_NOT_ANSWERED = ("", "unknown", "none", "nan", "null")
+_NOT_ANSWERED = ("", "unknown", UNCERTAIN, "none", "nan", "null")
 
 
 @dataclass(frozen=True)
@@ -185,10 +186,10 @@ def read_answers(path: Path) -> tuple[Strata, NDArray[np.int64], int]:
     missing = 0
     for stratum, value in zip(frame["stratum"], frame["reference"], strict=True):
         text = _text(value)
-        if text.casefold() in _NOT_ANSWERED:
-            missing += 1
-        elif text.casefold() in ids and 0 <= stratum < len(strata.names):
+        if text.casefold() in ids and 0 <= stratum < len(strata.names):
             counts[int(stratum), ids[text.casefold()]] += 1
+        elif text.casefold() in _NOT_ANSWERED:
+            missing += 1
         else:
             wrong[text] = wrong.get(text, 0) + 1
     if wrong:
@@ -199,8 +200,9 @@ def read_answers(path: Path) -> tuple[Strata, NDArray[np.int64], int]:
 
 
 def _ids(names: Sequence[str]) -> Mapping[str, int]:
-    """Return class ids by name, and by id where that is not also a name."""
-    return {**{str(i): i for i in range(len(names))}, **{name.casefold(): i for i, name in enumerate(names)}}
+    """Return class ids by name, and by id where that is not also a name; to leave open is no answer."""
+    known = names[:-1] if names[-1] == UNCERTAIN else names
+    return {**{str(i): i for i in range(len(known))}, **{name.casefold(): i for i, name in enumerate(known)}}
 
 
 def _text(value: Any) -> str:

@@ -122,6 +122,19 @@ def test_answers_by_name_or_id(tmp_path: Path, answers):
     np.testing.assert_array_equal(strata.area, [800, 320, 80])
 
 
+def test_classes_called_unknown_and_uncertain(tmp_path: Path):
+    entry, path = stripes(tmp_path), tmp_path / "points.gpkg"
+    names = ("unknown", "field", "uncertain")
+    write_design(path, [entry], survey([entry], names), draw([entry], np.array([4, 2, 2]), 0))
+    frame = geopandas.read_file(path, layer="points").sort_values("stratum", kind="stable")
+    frame["reference"] = ["unknown", "0", "field", "uncertain", "1", None, "1", "unknown"]
+    pyogrio.write_dataframe(frame, path, layer="points")
+    _, counts, missing = read_answers(path)
+    # A class of that name is an answer; where the map is uncertain is a stratum, but no class that is on the ground.
+    np.testing.assert_array_equal(counts, [[2, 1, 0], [0, 1, 0], [1, 1, 0]])
+    assert missing == 2
+
+
 def test_answers_that_are_no_class(tmp_path: Path):
     with pytest.raises(DataError, match=r"'lake' \(2 points\).*0 background, 1 field, 2 water"):
         read_answers(filled(tmp_path, ["lake", "0", "lake", "0", "1", "1", "2", "2"]))
