@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
 from geoseg.config.training import read_augmentation
+from geoseg.console import Log
 from geoseg.errors import ConfigError, problem
 from geoseg.trainjob import advice, make_job, model_options, record_memory
 
 if TYPE_CHECKING:  # torch takes seconds to import; mistakes in the config are answered before that
     from geoseg.learn.checkpoint import Checkpoint
     from geoseg.learn.job import Job
+    from geoseg.learn.mlflowrun import MlflowRun
 
 _MEANS = {"mean_iou": "mean IoU", "mean_f1": "mean F1", "accuracy": "accuracy"}
 
@@ -36,6 +38,7 @@ def _train(invocation: Invocation) -> None:
     from geoseg.learn.compiling import compilation_explained
     from geoseg.learn.engine import train
     from geoseg.learn.job import Hooks
+    from geoseg.learn.mlflowrun import check_installed, mlflow_run
     from geoseg.learn.outofmemory import explained
     from geoseg.learn.pictures import sample_pictures
     from geoseg.learn.sizing import add_epoch, describe, write_record
@@ -45,6 +48,7 @@ def _train(invocation: Invocation) -> None:
     config, log, clock = invocation.config, invocation.log, Clock()
     folder = config.training.output_path / str(config.training.run_name)
     saved = _find_start(config, folder, invocation)
+    check_installed(config.training.mlflow)
     job = make_job(config, folder, saved, log)
     first = job.runtime.fabric.is_global_zero
     if first:
@@ -70,13 +74,27 @@ def _train(invocation: Invocation) -> None:
         add_epoch(memory, row)
         if first:
             write_record(folder / MEMORY, memory)
+        after_epoch()
         shown.set_text(f"loss {row['trn_loss']:.4f}")
         log.note(_describe(row, job.options.num_epochs))
 
     work, bar = explained(lambda: advice(config, job)), progress(_count_batches(job, done), "train", "batches")
-    with stop_requests() as stop, reported(job, clock, log.note), work, compilation_explained(), bar as shown:
+    known, elsewhere = reported(job, clock, log.note), mlflow_run(lambda: _mlflow_run(config, job, bool(saved), log))
+    with stop_requests() as stop, elsewhere as after_epoch, known, work, compilation_explained(), bar as shown:
         best = train(job, saved, Hooks(shown.update, tell, stop, sample_pictures(job)))
     _summary(job, best, rows, invocation)
+
+
+def _mlflow_run(config: Config, job: Job, resumed: bool, log: Log) -> MlflowRun | None:
+    """Return the run in MLflow; None if there shall be none, and in all processes but the first."""
+    from geoseg.learn.mlflowrun import MlflowRun
+
+    target = config.training.mlflow
+    if target is None or not job.runtime.fabric.is_global_zero:
+        return None
+    plain = _resolved(config, job).as_dict()
+    params = {f"{name}.{key}": value for name in ("global", "training") for key, value in plain[name].items()}
+    return MlflowRun(target, job.folder, resumed, params, log.warn)
 
 
 def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpoint | None:

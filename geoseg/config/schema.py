@@ -17,7 +17,7 @@ from geoseg.config.lists import (
     span,
 )
 from geoseg.config.losses import LossValue, loss_rule, weight_rule
-from geoseg.config.rules import choice, local_path, number, switch, text, whole
+from geoseg.config.rules import choice, local_path, number, source_path, switch, text, whole
 from geoseg.config.splits import SPLIT_METHODS, fraction_map, length, overlap_rule, split_rule
 from geoseg.config.training import augmentation_rule, monitor_rule
 from geoseg.models.options import (
@@ -335,6 +335,9 @@ class TrainingSection(Section):
     log_every: Annotated[int, whole(1)] = key(10, "Training steps between two points of the loss curve.")
     checkpoint_minutes: Annotated[float, number(0, above=True)] = key(
         15.0, "Minutes after which an epoch that is still under way is saved, so that a kill loses no more than that."
+    )
+    mlflow: Annotated[Path | str | None, source_path("a folder or the address of a server", optional=True)] = key(
+        None, "Where MLflow is to have the curves as well, such as http://host:5000; needs geoseg[mlflow].", "not used"
     )
 
 
