@@ -78,6 +78,9 @@ def test_the_key_for_points(tmp_path: Path):
     answer(tmp_path / "maps/evaluation/points.gpkg", np.zeros((40, 40), int))
     assert main([str(config)]) == 0
     assert json.loads((tmp_path / "maps/evaluation/areas.json").read_text())["producers"][0] < 1
+    assert not (tmp_path / "maps/evaluation/scores.json").exists()
+    assert main([str(config), "evaluation.points=null"]) == 0
+    assert (tmp_path / "maps/evaluation/scores.json").exists()
 
 
 def test_the_number_of_points_follows_from_the_standard_error(tmp_path: Path):
