@@ -31,7 +31,7 @@ def curves(
         title: What the values are.
         lines: Name to points (epoch, value); those that are not finite are left out.
         start: Where the axis starts; None: at the least value.
-        end: Where it ends; None: at the greatest value.
+        end: Where it ends; None: at the greatest value. What lies beyond is drawn at the edge.
     """
     finite = {name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in lines.items()}
     finite = {name: points for name, points in finite.items() if points}
@@ -45,7 +45,7 @@ def curves(
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = _LEFT + (x - first) / (last - first) * _WIDTH
-        return across, _TOP + (1 - (y - low) / (high - low)) * _HEIGHT
+        return across, _TOP + (1 - (min(max(y, low), high) - low) / (high - low)) * _HEIGHT
 
     pieces = [text(0, 13, title, font_weight="600"), *_axes(low, high, first, last, place)]
     for number, (name, points) in enumerate(finite.items()):

@@ -180,13 +180,22 @@ def _curves(rows: Sequence[Mapping[str, float]]) -> list[str]:
     def points(name: str) -> list[tuple[float, float]]:
         return [(entry["epoch"], entry.get(name, math.nan)) for entry in rows]
 
+    losses = {"training": points("trn_loss"), "validation": points("val_loss")}
+    end = _cut([value for line in losses.values() for _, value in line])
     drawn = [
-        curves("loss", {"training": points("trn_loss"), "validation": points("val_loss")}),
+        curves("loss" if end is None else f"loss, cut at {end:.3g}", losses, end=end),
         curves("scores of validation", {name: points(f"val_{key}") for key, name in _MEANS.items()}, 0.0, 1.0),
         curves("learning rate", {"learning rate": points("learning_rate")}, start=0.0),
         curves("seconds of an epoch", {"training": points("seconds"), "validation": points("val_seconds")}, start=0.0),
     ]
     return [row([chart for chart in drawn if chart])] if any(drawn) else [paragraph("No epoch was finished.")]
+
+
+def _cut(values: Sequence[float]) -> float | None:
+    """Return where to cut an axis so that a few high values do not hide all others; None where there are none such."""
+    finite = [value for value in values if math.isfinite(value)]
+    usual = float(np.quantile(finite, 0.8)) if finite else 0.0
+    return 1.25 * usual if usual > 0 and max(finite) > 3 * usual else None
 
 
 def _data(store: Store) -> list[str]:

@@ -150,6 +150,21 @@ def test_curves_without_a_value_are_not_drawn() -> None:
     assert ">b<" not in drawn
 
 
+def test_a_spike_of_the_loss_does_not_hide_the_rest(tmp_path: Path) -> None:
+    run, _, _ = make_run(tmp_path)
+    assert ">loss<" in write_training_report(run).read_text(encoding="utf-8")
+    losses = [2, 2, 100, 1, 2, 1]  # four fifths of them are at most 2
+    rows = "".join(f"{epoch},{loss}\n" for epoch, loss in enumerate(losses, 1))
+    (run.folder / "metrics.csv").write_text(f"epoch,trn_loss\n{rows}")
+    text = write_training_report(run).read_text(encoding="utf-8")
+    assert ">loss, cut at 2.5<" in text
+    assert "<title>epoch 3: 100</title>" in text
+    (line,) = re.findall(r'<path d="M([^"]*)" fill="none"', text)
+    heights = [float(corner.split()[1]) for corner in line.split("L")]
+    # At the top edge, 40 pixels down; 1 is the least and stands on the axis, 190 lower; 2 is two thirds up.
+    assert heights == [103.3, 103.3, 40, 230, 103.3, 230]
+
+
 def test_a_class_without_pixels_has_no_share() -> None:
     drawn = confusion_chart(np.array([[3, 1], [0, 0]]), ["a", "b"])
     assert ">75.0<" in drawn
