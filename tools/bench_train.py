@@ -78,21 +78,23 @@ def make_store(folder: Path, count: int) -> None:
     (folder / "samples" / "store.json").write_text(info.to_json(), encoding="utf-8")
 
 
-def rate(run: Callable[[], int], repeats: int) -> float:
-    """Return samples per second: the median over some runs, after one that warms up."""
-    run()
-    rates = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        rates.append(run() / (time.perf_counter() - started))
-    return statistics.median(rates)
+def rates(runs: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
+    """Return samples per second of each: the median over some runs in turn, after one that warms up."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats + 1):
+        for name, run in runs.items():
+            started = time.perf_counter()
+            found[name].append(run() / (time.perf_counter() - started))
+    return {name: statistics.median(values[1:]) for name, values in found.items()}
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     """Return samples per second by what was run."""
     place = runtime.setup(0, options.device, options.precision)
     draws = Draws(augmentation=options.augmentation)
-    batches = StoreBatches(open_store(folder), "trn", options.batch, seed=0, draws=draws, workers=options.workers)
+    shared = {"seed": 0, "draws": draws, "workers": options.workers}
+    batches = StoreBatches(open_store(folder), "trn", options.batch, **shared)
+    trained = StoreBatches(open_store(folder), "trn", options.batch, options.batch * options.steps, **shared)
     count = options.samples
     floor: DataLoader[Batch] = DataLoader(
         Same(count),
@@ -116,15 +118,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, float]:
             torch.cuda.synchronize()
         return done
 
-    batches.set_epoch(0)
     first = next(iter(StoreBatches(open_store(folder), "trn", options.batch)))
     ready = tuple(tensor.to(device) for tensor in first)
-    return {
-        "floor": rate(lambda: sum(len(image) for image, _ in floor), options.repeats),
-        "loader": rate(lambda: sum(len(image) for image, _ in batches), options.repeats),
-        "network": rate(lambda: step(iter([ready] * options.steps)), options.repeats),
-        "both": rate(lambda: step(iter(batches)), options.repeats),
+    runs: dict[str, Callable[[], int]] = {
+        "floor": lambda: sum(len(image) for image, _ in floor),
+        "loader": lambda: sum(len(image) for image, _ in batches),
+        "network": lambda: step(iter([ready] * options.steps)),
+        "both": lambda: step(iter(trained)),
     }
+    return rates(runs, options.repeats)
 
 
 def report(found: dict[str, float], options: argparse.Namespace) -> str:
@@ -160,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--samples", type=int, default=256, help="samples in the store, and so in an epoch")
-    parser.add_argument("--steps", type=int, default=4, help="steps of a run of the network alone")
+    parser.add_argument("--steps", type=int, default=4, help="steps of a run with the network")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:

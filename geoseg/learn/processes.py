@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 from torch import Tensor, distributed, nn
+
+
+def join_after_restart(backend: str, timeout: timedelta) -> None:
+    """Join the other processes if torchrun has started them again; the first time is left to Fabric.
+
+    The store through which they find one another may be that of the first time (it is, without `--rdzv-backend` or
+    `--standalone`), and still hold the addresses of the processes that died. A prefix keeps the attempts apart.
+    """
+    environment = os.environ
+    attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if attempt == "0" or _together():
+        return
+    number = int(environment["RANK"])
+    hosts = number == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if backend == "nccl":
+        torch.cuda.set_device(int(environment["LOCAL_RANK"]))
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = distributed.PrefixStore(
+        f"attempt{attempt}", distributed.TCPStore(address, port, is_master=hosts, timeout=timeout)
+    )
+    world = int(environment["WORLD_SIZE"])
+    distributed.init_process_group(backend, store=store, rank=number, world_size=world, timeout=timeout)
 
 
 def count() -> int:

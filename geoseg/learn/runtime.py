@@ -90,6 +90,8 @@ def setup(
     if device == "cpu":
         keep_freed_memory()
     set_deterministic(deterministic)
+    if devices * num_nodes > 1:
+        processes.join_after_restart("nccl" if device == "cuda" else "gloo", PATIENCE)
     strategy = DDPStrategy(timeout=PATIENCE) if devices * num_nodes > 1 else "auto"
     fabric = Fabric(
         accelerator=device,
