@@ -19,6 +19,7 @@ from affine import Affine
 from conftest import TRANSFORM, make_raster
 
 from geoseg.classify import main
+from geoseg.config import load_config
 from geoseg.data.normalise import Normalisation
 from geoseg.learn.modelfile import ModelSpec, model_hash, save_model_file
 from geoseg.models import build_model
@@ -493,6 +494,7 @@ def test_doubtful_pixels_are_a_class_of_their_own(model: Path, tmp_path: Path):
         np.testing.assert_array_equal(made.read(1), np.where(doubtful, 3, ids))
         assert [entry["name"] for entry in json.loads(made.tags()["CLASSES"])][3] == "uncertain"
     assert 0 < doubtful.sum() < doubtful.size
+    assert load_config(None, ["classification.uncertain_below=0.6"]).classification.uncertain_below == 0.6
 
 
 def test_several_models_and_looks_are_averaged(model: Path, tmp_path: Path, capsys):
@@ -501,7 +503,15 @@ def test_several_models_and_looks_are_averaged(model: Path, tmp_path: Path, caps
     outputs, uint8 = "classification.outputs=[classes,probabilities]", "classification.fractions=uint8"
     looks = ("classification.test_time_augmentation=flips", f"classification.ensemble=[{other}]")
     files = [model, other]
-    words = [outputs, uint8, "--output", str(tmp_path / "maps"), "--images", str(image), "--model", *map(str, files)]
+    words = [
+        outputs,
+        uint8,
+        "--output",
+        str(tmp_path / "maps"),
+        "--images",
+        str(image),
+        *(f"--model={file}" for file in files),
+    ]
     assert main([*words]) == 0
     with rasterio.open(tmp_path / "maps/scene_probabilities.tif") as made:
         assert made.scales == (0.004,) * 3
@@ -512,7 +522,7 @@ def test_several_models_and_looks_are_averaged(model: Path, tmp_path: Path, caps
         assert made.tags()["MODEL_HASH"] == f"{model_hash(model)}+{model_hash(other)}"
         assert made.tags()["LOOKS"].startswith("flips")
     stranger = make_model(tmp_path / "stranger.safetensors", bands=(2, 1))
-    code = main(["--output", str(tmp_path / "m"), "--images", str(image), "--model", str(model), str(stranger)])
+    code = main(["--output", str(tmp_path / "m"), "--images", str(image), f"--model={model}", f"--model={stranger}"])
     refused(capsys, code, 2, "stranger.safetensors", "bands")
 
 

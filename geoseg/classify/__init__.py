@@ -21,10 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
-        nargs="+",
+        action="append",
         type=Path,
         metavar="FILE",
-        help="model file, instead of classification.state_dict_path; several are averaged",
+        help="model file, instead of classification.state_dict_path; given several times, all are averaged",
     )
     parser.add_argument("--images", nargs="+", metavar="IMAGE", help="images, folders, patterns or lists to classify")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="folder of the maps")

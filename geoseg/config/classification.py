@@ -41,7 +41,8 @@ def threshold_list() -> Rule:
     """Return the rule of one probability, or a list of them."""
 
     def convert(value: Any, folder: Path) -> float | tuple[float, ...] | None:
-        numbers = [as_number(item) for item in as_list(value)]
+        listed = [value] if isinstance(value, int | float) else as_list(value)
+        numbers = [as_number(item) for item in listed]
         if not numbers or not all(0 <= number <= 1 for number in numbers):
             raise RefusedError("write numbers from 0 to 1")
         return tuple(numbers) if isinstance(value, list | tuple) else numbers[0]
