@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import albumentations as A
@@ -56,6 +57,11 @@ def test_choices_reach_the_run_and_are_recorded_in_it(config: Path) -> None:
     counts = open_store(config.parent / "data").info.class_pixels["trn"]
     weights = class_weights("median", counts, [sum(counts)] * 2).tolist()  # every sample holds both classes
     assert spec.trained["class_weights"] == pytest.approx(weights)
+    found = json.loads((folder / "validation.json").read_text())
+    assert found["epoch"] == spec.trained["epoch"]
+    assert found["iou"] == spec.trained["iou"]
+    assert [entry["scene"] for entry in found["scenes"]] == ["val"]
+    assert found["scenes"][0]["pixels"] == sum(map(sum, found["confusion"])) == 2 * 31 * 32  # the first row is unknown
     resolved = load_config(folder / "config.yaml").training
     assert resolved.class_weights == pytest.approx(tuple(weights), rel=1e-7)
     # The pipeline itself, not the name of a file that may change.
@@ -80,3 +86,20 @@ def test_a_wrong_choice_is_answered_before_training(
     assert train.main([str(config), words]) == 2
     assert text in capsys.readouterr().err
     assert not (config.parent / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loss",
+    ["focal", "dice", "jaccard", "tversky", "lovasz", "{dice: 1, boundary: 0.1}", "{cross_entropy: 1, lovasz: 1}"],
+)
+def test_every_loss_learns_four_samples_by_heart(tmp_path: Path, loss: str) -> None:
+    make_store(tmp_path / "data", trn=4, val=4, same=True)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "global: {samples_size: 32, num_classes: 2, number_of_bands: 2, seed: 5}\n"
+        "training: {batch_size: 4, num_epochs: 40, val_every: 40, learning_rate: 0.003, scheduler: one_cycle,\n"
+        f"  augmentation: none, device: cpu, workers: 0, loss: {loss}}}\n"
+    )
+    assert train.main([str(config)]) == 0
+    assert read_model_spec(tmp_path / "runs" / "unetsmall" / "best.safetensors").trained["iou"][1] > 0.95

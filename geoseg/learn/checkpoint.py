@@ -24,8 +24,9 @@ from geoseg.learn.modelfile import ModelSpec
 
 CONFIG, METRICS, CURVES = "config.yaml", "metrics.csv", "tensorboard"
 LAST, BEST, MEMORY, REPORT = "last.ckpt", "best.safetensors", "memory.json", "report.html"
+VALIDATION = "validation.json"
 # All that a run writes; `overwrite` removes these and nothing else.
-RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, REPORT, MEMORY)
+RUN_FILES = (CONFIG, METRICS, CURVES, LAST, BEST, REPORT, MEMORY, VALIDATION)
 FORMAT = 2
 
 

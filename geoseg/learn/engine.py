@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from geoseg.errors import ConfigError, problem
 from geoseg.learn import processes
-from geoseg.learn.checkpoint import BEST, LAST, Checkpoint, Progress
+from geoseg.learn.checkpoint import BEST, LAST, VALIDATION, Checkpoint, Progress
+from geoseg.learn.files import write_json
 from geoseg.learn.frozen import train_mode
 from geoseg.learn.job import Hooks, Job, TrainOptions
 from geoseg.learn.losses import build_loss, mean
@@ -33,7 +34,7 @@ from geoseg.learn.validation import CLASS_MONITORS, Findings, Validation, more_i
 
 
 def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None) -> Mapping[str, Any]:
-    """Train a network; leaves metrics.csv, tensorboard/, last.ckpt and best.safetensors in the run folder.
+    """Train a network; leaves metrics.csv, tensorboard/, last.ckpt, best.safetensors and validation.json in the folder.
 
     Args:
         job: What to train, on what, how.
@@ -62,7 +63,7 @@ def train(job: Job, saved: Checkpoint | None = None, hooks: Hooks | None = None)
                     facts = _facts(epoch, found, job)
                     best = is_better(facts["score"], state.best.get("score"), options.monitor)
                     if best:
-                        loop.save_best(facts)
+                        loop.save_best(facts, found)
                     row["val_seconds"] = time.perf_counter() - started
                     hooks.on_validated(epoch * job.steps)
                 state.take_score(facts, best)
@@ -145,7 +146,8 @@ class _Loop:
         """Do one pass over the validation batches; returns the loss over known pixels, the scores and more."""
         spec, boundary = self.job.spec, self.job.options.boundary_iou
         self.job.model.eval()
-        seen = Validation(spec.num_classes, spec.ignore_value, self.fabric.device, boundary=boundary)
+        places = getattr(self.job.val, "scenes", (None, ()))
+        seen = Validation(spec.num_classes, spec.ignore_value, self.fabric.device, *places, boundary=boundary)
         for image, label in self.job.val:
             if self.hooks.stop():
                 raise KeyboardInterrupt
@@ -175,9 +177,11 @@ class _Loop:
         total, weight = self.loss(logits, label, self.job.spec.ignore_value, self.weights)
         return total, weight, logits, label
 
-    def save_best(self, facts: Mapping[str, Any]) -> None:
-        """Write the model file, with the weights that were evaluated."""
+    def save_best(self, facts: Mapping[str, Any], found: Findings) -> None:
+        """Write the model file, with the weights that were evaluated, and what was found in full."""
         if processes.rank() == 0:
+            names = self.job.spec.class_names
+            write_json(self.job.folder / VALIDATION, {"epoch": facts["epoch"], **found.to_dict(names)})
             save_model_file(self.job.folder / BEST, self.job.model, replace(self.job.spec, trained=facts))
 
     def save(self, state: Progress) -> None:

@@ -82,6 +82,13 @@ class StoreBatches:
         self.dataset.set_epoch(epoch)
         self.sampler.set_epoch(epoch, start)
 
+    @property
+    def scenes(self) -> tuple[list[int], list[str]]:
+        """The number of each sample's scene, in the order of this process's next pass, and the name of each scene."""
+        of_item = [self.dataset.scene_of(item) for item in range(len(self.dataset))]
+        numbers = {name: number for number, name in enumerate(sorted(set(of_item)))}
+        return [numbers[of_item[item]] for item in self.sampler.order().tolist()], list(numbers)
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return iter(self._loader)
 

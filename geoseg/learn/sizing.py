@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from geoseg.errors import CapacityError, problem
 from geoseg.learn.capacity import MIB, device_memory, fitted_batch, largest_batch, left_as_it_was, sample_bytes
-from geoseg.learn.files import replacing
+from geoseg.learn.files import write_json
 from geoseg.learn.losses import Loss, LossSetting, build_loss, mean
 from geoseg.learn.optimise import OPTIMIZERS
 from geoseg.learn.runtime import Runtime
@@ -144,8 +143,7 @@ def add_epoch(record: dict[str, Any], row: Mapping[str, float]) -> None:
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write `memory.json`, whole or not at all."""
-    with replacing(path) as file:
-        file.write((json.dumps(record, indent=1) + "\n").encode())
+    write_json(path, record)
 
 
 def describe(record: Mapping[str, Any]) -> str:

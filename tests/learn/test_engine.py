@@ -13,7 +13,6 @@ from toys import IGNORE, ToyBatches, toy_net
 from geoseg.errors import ConfigError
 from geoseg.learn import engine
 from geoseg.learn.checkpoint import Checkpoint
-from geoseg.learn.losses import LOSSES
 from geoseg.learn.metrics import scores
 from geoseg.learn.modelfile import read_model_spec
 from geoseg.learn.records import read_metrics
@@ -49,7 +48,7 @@ def test_the_run_folder_is_complete(make_job):
     job = make_job()
     best = engine.train(job)
     names = {path.name for path in job.folder.iterdir()}
-    assert names == {"metrics.csv", "tensorboard", "last.ckpt", "best.safetensors"}
+    assert names == {"metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "validation.json"}
     assert list((job.folder / "tensorboard").iterdir())
     assert read_model_spec(job.folder / "best.safetensors").trained == best
     assert (best["seed"], best["device"], best["precision"]) == (3, "cpu", "32-true")
@@ -224,11 +223,11 @@ def test_the_average_is_what_is_scored_and_kept(make_job):
     with engine.Records(job.folder) as records:
         loop.train_epoch(state, records)
     with loop.evaluated(state):
-        loss = loop.validate().loss
-        loop.save_best({})
+        found = loop.validate()
+        loop.save_best({"epoch": 1}, found)
     assert torch.allclose(best_weights(job.folder)["0.weight"], start, atol=1e-5)
     assert not torch.allclose(job.model[0].weight, start, atol=1e-2)
-    assert loop.validate().loss != loss
+    assert loop.validate().loss != found.loss
 
 
 def test_other_parts_cannot_take_up_the_optimisers_state(make_job):
@@ -349,15 +348,6 @@ def test_one_class_may_decide_which_epoch_is_best(make_job):
     assert trained["recall"][1] == best["score"]
     assert trained["class_weights"] == [1.0, 2.0]
     assert {"val_kappa", "val_ece", "val_fw_iou", "val_boundary_iou"} <= rows[0].keys()
-
-
-def test_every_loss_learns(make_job):
-    """A few steps lower it on the very samples it is computed on; boundary in a sum alone."""
-    for setting in [name for name in LOSSES if name != "boundary"] + [{"dice": 1.0, "boundary": 0.1}]:
-        job = make_job(folder=str(setting)[:20], num_epochs=6, loss=setting, learning_rate=0.03)
-        engine.train(job)
-        losses = [row["val_loss"] for row in read_metrics(job.folder / "metrics.csv")]
-        assert losses[-1] < losses[0] - 0.02, setting
 
 
 def test_frozen_modules_keep_weights_and_statistics(make_job):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import toys
 
 from geoseg.learn.classweights import class_weights
 from geoseg.learn.losses import LOSSES, build_loss, cross_entropy, dice, focal, mean
@@ -158,3 +159,18 @@ def test_an_unknown_loss_lists_the_choices():
         build_loss("bce")
     with pytest.raises(ValueError, match="no loss is named"):
         build_loss({})
+
+
+@pytest.mark.parametrize(
+    "setting", [name for name in LOSSES if name != "boundary"] + [{"dice": 1.0, "boundary": 0.1}], ids=str
+)
+def test_every_loss_teaches_a_rule_that_one_convolution_can_express(setting):
+    """Class 1 is where the first band is positive; boundary in a sum alone."""
+    batches, net, loss = toys.ToyBatches(), toys.toy_net().eval(), build_loss(setting)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    for _ in range(40):
+        optimizer.zero_grad()
+        mean(*loss(net(batches.images), batches.labels, IGNORE, None)).backward()
+        optimizer.step()
+    right = net(batches.images).max(dim=1)[1] == batches.labels
+    assert right[batches.labels != IGNORE].float().mean() > 0.9

@@ -121,3 +121,10 @@ def test_samples_of_a_scene_with_a_weight_come_more_often(tmp_path: Path) -> Non
     assert sorted(item for batch in batches.sampler for item in batch) == [0, 0, 1, 1, 2, 2]
     plain = make_store(tmp_path / "plain", trn=3, scenes=({"id": "trn", "weight": 1.0},))
     assert sorted(item for batch in StoreBatches(open_store(plain), "trn", 3).sampler for item in batch) == [0, 1, 2]
+
+
+def test_validation_batches_say_which_scene_each_sample_is_of(tmp_path: Path) -> None:
+    store = open_store(make_store(tmp_path, val=4))
+    store.index.loc[store.index["split"] == "val", "scene"] = ["b", "a", "b", "c"]
+    batches = StoreBatches(store, "val", 8)
+    assert batches.scenes == ([1, 0, 1, 2], ["a", "b", "c"])
