@@ -92,7 +92,6 @@ def sample_pass(folder: Path, stride: int = 256, workers: int = 1, **_: object) 
     """Make the sample store, all of it."""
     from geoseg.sample import main
 
-    shutil.rmtree(folder / "data", ignore_errors=True)
     words = [str(folder / "config.yaml"), f"sample.samples_dist={stride}", f"sample.workers={workers}"]
     if main(words):
         raise SystemExit(1)
@@ -103,7 +102,6 @@ def pairs_pass(folder: Path, **_: object) -> None:
     from geoseg.data.store import open_store
 
     target = folder / "pairs"
-    shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     store = open_store(folder / "data")
     size = store.info.samples_size
@@ -115,7 +113,6 @@ def pairs_pass(folder: Path, **_: object) -> None:
             name = target / f"{row.position}_{kind}.tif"
             with rasterio.open(name, "w", count=len(bands), transform=transform, **common) as out:
                 out.write(bands)
-    shutil.rmtree(target)
 
 
 PASSES: dict[str, Callable[..., None]] = {"read": read_pass, "sample": sample_pass, "pairs": pairs_pass}
@@ -149,6 +146,8 @@ def _resident(name: str) -> int:
 
 def measured(name: str, folder: Path, stride: int = 256, workers: int = 1) -> dict[str, float]:
     """Run a pass in a fresh process and return its figures."""
+    for made in ("pairs", *(("data",) if name == "sample" else ())):  # of an earlier pass
+        shutil.rmtree(folder / made, ignore_errors=True)
     words = [sys.executable, __file__, "--pass", name, str(folder), str(stride), str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
@@ -205,13 +204,16 @@ def shapes(folder: Path) -> None:
 
 
 def processes(folder: Path, repeat: int) -> None:
-    """Print how much sooner two processes are done than one."""
+    """Print how much sooner two processes are done than one, and how much more work they do in all."""
     scene = make_scene(folder / "two", 20_000, 20_000, 20_000)
-    gains = []
     for _ in range(repeat):
-        one, two = (measured("sample", scene, 256, workers)["seconds"] for workers in (1, 2))
-        gains.append(one / two)
-        print(f"1 process {one:.1f} s, 2 processes {two:.1f} s: {gains[-1]:.2f} x")
+        one, two = (measured("sample", scene, 256, workers) for workers in (1, 2))
+        load = os.getloadavg()[0]
+        print(
+            f"1 process {one['seconds']:.1f} s ({one['cpu']:.1f} CPU s), 2 processes {two['seconds']:.1f} s "
+            f"({two['cpu']:.1f} CPU s): {one['seconds'] / two['seconds']:.2f} x sooner, "
+            f"{two['cpu'] / one['cpu']:.2f} x the work; {load:.1f} processes wanted {os.cpu_count()} cores"
+        )
     shutil.rmtree(scene)
 
 

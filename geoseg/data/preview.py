@@ -39,7 +39,7 @@ def write_preview(store: Store, path: Path) -> None:
             left = _GAP + column * (2 * _CELL + 2 * _GAP)
             sheet.paste(_resized(image, Image.Resampling.BILINEAR), (left, top + _TEXT))
             sheet.paste(_resized(label, Image.Resampling.NEAREST), (left + _CELL + 1, top + _TEXT))
-    sheet.save(path, "PNG")
+    sheet.save(path, "PNG", compress_level=3)  # half the time, hardly more bytes
 
 
 def stretched(
@@ -95,6 +95,7 @@ def _chosen(store: Store, split: str) -> list[tuple[NDArray[np.uint8], NDArray[n
         image = store.images(row["scene"])[row["position"]]
         label = np.asarray(store.labels(row["scene"])[row["position"]])
         pictures.append((stretched(image, store.info.statistics, valid), coloured(label, store.info.classes)))
+    store.release()
     return pictures
 
 

@@ -166,6 +166,10 @@ class Store:
         size = self.info.samples_size
         return np.unpackbits(packed, count=size * size).reshape(size, size).astype(bool)
 
+    def release(self) -> None:
+        """Give back the memory maps: what was read of them counts as this process's memory until then."""
+        self._maps = _MapCache()
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": _MapCache()}
 

@@ -168,6 +168,7 @@ def _pictures(store: Store, split: str) -> list[tuple[NDArray[np.uint8], NDArray
         valid = store.valid(chosen["scene"], int(chosen["valid_position"]))
         shown = stretched(image[bands], [store.info.statistics[band] for band in bands], valid)
         pictures.append((shown, _overlaid(shown, label, store)))
+    store.release()
     return pictures
 
 
@@ -240,7 +241,8 @@ def _some_values(store: Store) -> list[NDArray[Any]]:
         image = store.images(chosen["scene"])[chosen["position"]][:_BANDS_SHOWN, ::_THINNED, ::_THINNED]
         valid = store.valid(chosen["scene"], int(chosen["valid_position"]))
         for band, found in zip(image, parts, strict=True):
-            found.append(band.ravel() if valid is None else band[valid[::_THINNED, ::_THINNED]])
+            found.append(band.flatten() if valid is None else band[valid[::_THINNED, ::_THINNED]])
+        store.release()
     shown = [np.concatenate(found) for found in parts]
     return shown + [np.zeros(0)] * (len(store.info.bands) - len(shown))
 
