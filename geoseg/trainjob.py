@@ -161,6 +161,7 @@ def _batch_size(
     config: Config, model: nn.Module, work: StepWork, runtime: Runtime, samples: int, warn: Callable[[str], None]
 ) -> int:
     """Return the batch size: the config's, or the largest that fits, and never more than there are samples."""
+    from geoseg.learn import processes
     from geoseg.learn.capacity import parse_memory
     from geoseg.learn.sizing import auto_batch_size
 
@@ -169,7 +170,8 @@ def _batch_size(
     if training.batch_size != "auto":
         return min(training.batch_size, samples)
     memory = parse_memory(training.memory) if training.memory else None
-    return auto_batch_size(model, work, runtime, samples, memory, warn)
+    found = auto_batch_size(model, work, runtime, samples, memory, warn)
+    return processes.least(found, runtime.fabric.device)  # else they would take another number of steps
 
 
 def record_memory(config: Config, job: Job) -> dict[str, Any]:

@@ -51,6 +51,15 @@ def summed(tensor: Tensor) -> Tensor:
     return total
 
 
+def least(value: int, device: torch.device) -> int:
+    """Return the smallest of all processes' values; every process must call it."""
+    if count() == 1:
+        return value
+    tensor = torch.tensor(value, device=device)
+    distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
+    return int(tensor)
+
+
 @torch.no_grad()
 def share_buffers(model: nn.Module) -> None:
     """Give all processes the first one's buffers: batch norms saw other batches in each of them."""
