@@ -173,6 +173,16 @@ def test_class_entries_keep_their_values(tmp_path: Path) -> None:
             "global: {classes: [a, b, c]}\ntraining: {class_weights: [1, 2]}",
             ["training.class_weights", "2 weights", "expected 3"],
         ),
+        (
+            "training: {warmup_epochs: 5, num_epochs: 5}",
+            ["training.warmup_epochs: found 5", "fewer than num_epochs (5)"],
+        ),
+        ("training: {warmup_epochs: 1, scheduler: one_cycle}", ["training.warmup_epochs", "a rise of its own"]),
+        ("training: {sync_batchnorm: true, device: cpu}", ["training.sync_batchnorm", "several processes"]),
+        (
+            "global: {model_name: reversible_unet}\ntraining: {compile: true}",
+            ["training.compile", "true with reversible_unet", "run again in the backward pass"],
+        ),
         ("global: {classes: [a, b, c], ignore_value: 2}", ["global.ignore_value", "outside 0 to 2"]),
     ],
 )
@@ -183,6 +193,17 @@ def test_conflicts_between_keys(tmp_path: Path, text: str, words: list[str]) -> 
         load_config(path)
     (line,) = caught.value.problems
     assert all(word in line for word in words), line
+
+
+def test_a_learning_rate_is_a_number_or_auto_and_parts_to_freeze_are_names(tmp_path: Path) -> None:
+    assert value_of(tmp_path, "training.learning_rate", "auto") == "auto"
+    assert value_of(tmp_path, "training.learning_rate", "1e-3") == 0.001
+    assert value_of(tmp_path, "training.freeze", "encoder") == ("encoder",)
+    assert value_of(tmp_path, "training.freeze", "[encoder, 'head.*']") == ("encoder", "head.*")
+    assert value_of(tmp_path, "training.clip_norm", "null") is None
+    for key, written in (("learning_rate", "fast"), ("ema", "1"), ("freeze", "[1]")):
+        with pytest.raises(ConfigError, match=f"training.{key}"):
+            value_of(tmp_path, f"training.{key}", written)
 
 
 def test_keys_that_agree_are_no_conflict(tmp_path: Path) -> None:

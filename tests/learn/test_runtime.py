@@ -91,6 +91,13 @@ def test_norms_over_several_processes_are_refused_on_a_cpu_with_the_reason(name)
         runtime.synchronised(build_model(name, 2, 2), runtime.setup(seed=1, device="cpu", precision="32-true"))
 
 
+def test_deterministic_operations_are_switched_on_and_off_again():
+    assert runtime.setup(seed=1, device="cpu", precision="32-true", deterministic=True).seed == 1
+    assert torch.are_deterministic_algorithms_enabled()
+    runtime.setup(seed=1, device="cpu", precision="32-true")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_a_seed_is_drawn_and_can_be_used_again():
     first = runtime.setup(device="cpu", precision="32-true")
     drawn = torch.rand(3), np.random.rand(3), random.random()
