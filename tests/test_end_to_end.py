@@ -130,7 +130,7 @@ def test_the_map_lies_on_the_image(project: Path) -> None:
         assert set(np.unique(made.read(1))) <= set(range(5))
         assert len({made.colormap(1)[class_id] for class_id in range(5)}) == 5
     left = [path.name for path in (project / "maps").iterdir() if path.is_file()]
-    assert sorted(left) == ["test_classes.tif", "test_classes.tif.aux.xml"]
+    assert sorted(left) == ["classes.json", "test_classes.qml", "test_classes.tif", "test_classes.tif.aux.xml"]
 
 
 def test_the_map_is_better_than_the_commonest_class(project: Path) -> None:

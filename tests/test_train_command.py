@@ -89,7 +89,8 @@ def test_a_run_leaves_its_folder_and_can_be_repeated_from_it(config, capsys):
     assert run(config, "training.precision=auto") == 0
     folder = folder_of(config)
     assert {path.name for path in folder.iterdir()} == {
-        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "memory.json", "report.html"
+        "config.yaml", "metrics.csv", "tensorboard", "last.ckpt", "best.safetensors", "memory.json", "report.html",
+        "validation.json",
     }  # fmt: skip
     report = (folder / "report.html").read_text(encoding="utf-8")
     for heading in ("Curves", "Confusion matrix", "Worst and best validation samples", "Memory of a training step"):

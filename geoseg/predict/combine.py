@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from geoseg.predict.layout import shares
+
 #: (quarter turns, mirrored) of the looks that a window is given.
 VIEWS: dict[str, tuple[tuple[int, bool], ...]] = {
     "none": ((0, False),),
@@ -59,8 +61,8 @@ class Combined:
         for network, view in looks:
             scores = _restored(network(_seen(batch, *view)), *view)
             scores = scores if scores.dtype == torch.float64 else scores.float()
-            shares = (scores / self._temperature).softmax(1)
-            total = shares if total is None else total.add_(shares)
+            found = shares(scores / self._temperature, 1)
+            total = found if total is None else total.add_(found)
         assert total is not None
         # A share that is too small for a float would have a logarithm that is not finite.
         return (total / len(looks)).clamp_min_(torch.finfo(total.dtype).tiny).log_()

@@ -28,3 +28,17 @@ def in_planes(scores: Tensor) -> Tensor:
     planes = torch.empty(scores.shape, dtype=scores.dtype)
     cv2.split(scores.permute(1, 2, 0).numpy(), list(planes.numpy()))
     return planes
+
+
+def shares(scores: Tensor, dim: int) -> Tensor:
+    """Return the softmax of scores along a dimension, to the last bit the same whatever the other lengths are.
+
+    torch's own takes another exponential for what is left over when it has filled its vectors, so that a pixel's
+    probabilities would depend on where the windows lie.
+    """
+    result = (scores - scores.amax(dim, keepdim=True)).exp_()
+    first, *others = result.unbind(dim)
+    total = first.clone()
+    for other in others:
+        total += other
+    return result.div_(total.unsqueeze(dim))

@@ -16,7 +16,7 @@ from geoseg.geo.grid import Tile, Window
 from geoseg.predict import plan as planning
 from geoseg.predict.blend import StripBlender, axis_weights
 from geoseg.predict.blocks import NODATA, ClassBlock
-from geoseg.predict.layout import in_planes
+from geoseg.predict.layout import in_planes, shares
 from geoseg.predict.plan import Plan, SlidingOptions, region_tiles, spans
 from geoseg.predict.predictor import PixelSource, Predictor
 
@@ -134,7 +134,7 @@ def _decide(block: ScoreBlock, num_classes: int, probabilities: bool) -> ClassBl
         likelihood = np.full((num_classes, *shape), np.nan, dtype=np.float32) if probabilities else None
         return ClassBlock(block.window, np.full(shape, NODATA, dtype=np.uint8), likelihood)
     classes = best_class(block.scores).cpu().numpy()
-    likelihood = block.scores.softmax(0).float().cpu().numpy() if probabilities else None
+    likelihood = shares(block.scores, 0).float().cpu().numpy() if probabilities else None
     if not block.valid.all():
         np.copyto(classes, NODATA, where=~block.valid)
         if likelihood is not None:

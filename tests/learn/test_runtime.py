@@ -1,8 +1,10 @@
 """Device, precision and seed are resolved once, never to something else than was asked for."""
 
-import ctypes
+import os
 import random
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,17 +115,27 @@ def test_the_largest_seed_of_the_config_is_taken():
     assert runtime.setup(seed=2**32 - 1, device="cpu", precision="32-true").seed == 2**32 - 1
 
 
+MAPPED = """
+import ctypes
+from geoseg.learn import runtime
+
+assert runtime.keep_freed_memory()
+libc = ctypes.CDLL("libc.so.6")
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+block = libc.malloc(2**26)
+size = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+print(size & 2)  # the flag of a block that was mapped
+"""
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone has mallopt")
 def test_freed_memory_is_kept():
-    """A large block comes from the heap, which is kept, instead of a mapping of its own, which is given back."""
-    assert runtime.keep_freed_memory()
-    libc = ctypes.CDLL("libc.so.6")
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
+    """A large block comes from the heap, which is kept, instead of a mapping of its own, which is given back.
+
+    In a process of its own: one that was once refused memory takes large blocks from elsewhere.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", MAPPED], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    block = libc.malloc(2**26)
-    size_field = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
-    libc.free(block)
-    assert size_field & 2 == 0  # the header's flag of a block that was mapped
+    assert done.stdout.strip() == "0"
