@@ -203,29 +203,35 @@ def table(options: argparse.Namespace) -> None:
 
 
 def plot(options: argparse.Namespace) -> None:
-    """Draw mean IoU over peak memory; the area of a dot is the time of a step."""
+    """Draw mean IoU, with its range around it, over peak memory; the area of a dot is the time of a step."""
     rows = [row for row in summary(options.results) if "tst" in row]
     width, height, margin = 900, 560, 60
     picture = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(picture)
     most = 1.1 * max(row["peak"] for row in rows)
-    low, high = min(row["tst"] for row in rows) - 1, max(row["tst"] for row in rows) + 1
+    low = min(row["tst"] - row["tst_spread"] / 2 for row in rows) - 0.5
+    high = max(row["tst"] + row["tst_spread"] / 2 for row in rows) + 0.5
     slowest = max(row["seconds"] for row in rows)
     draw.line([(margin, margin // 2), (margin, height - margin), (width - margin // 2, height - margin)], fill="black")
     for row in rows:
         x = margin + row["peak"] / most * (width - 2 * margin)
-        y = height - margin - (row["tst"] - low) / (high - low) * (height - 2 * margin)
+        y, top, bottom = (
+            height - margin - (row["tst"] + part * row["tst_spread"] - low) / (high - low) * (height - 2 * margin)
+            for part in (0, 0.5, -0.5)
+        )
+        draw.line([(x, top), (x, bottom)], fill="#9db8d2", width=2)
         r = 14 * (row["seconds"] / slowest) ** 0.5
         draw.ellipse([x - r, y - r, x + r, y + r], outline="#1f4e79", width=2)
         draw.text((x + r + 3, y - 6), row["name"], fill="black")
-    for value in range(0, int(most) + 1, max(1, int(most) // 8)):
+    for value in range(0, int(most) + 1, 20 if most > 80 else 5):
         draw.text((margin + value / most * (width - 2 * margin), height - margin + 6), str(value), fill="black")
     for value in range(int(low) + 1, int(high) + 1):
         draw.text(
             (24, height - margin - (value - low) / (high - low) * (height - 2 * margin) - 6), str(value), fill="black"
         )
     draw.text((width // 3, height - 24), "peak memory of a training step, MiB per 256 x 256 sample", fill="black")
-    draw.text((8, 8), "mean IoU of the test split, %; area of a dot: time of a step", fill="black")
+    title = "mean IoU of the test split, %, and its range over the seeds; area of a dot: time of a step"
+    draw.text((8, 8), title, fill="black")
     picture.save(options.picture)
 
 
