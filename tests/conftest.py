@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
 # Seconds say nothing about correctness on a shared machine.
-hypothesis.settings.register_profile("geoseg", deadline=None)
+# The same examples every time, so that a change is judged by itself; `--hypothesis-profile search` draws new ones.
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.register_profile("geoseg", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("geoseg")
 
 # One metre pixels, north up, in UTM zone 18N.

@@ -94,11 +94,11 @@ def test_all_touched_is_what_intersects_and_the_same_in_any_tiling(seed: int) ->
     for row in range(20):
         for col in range(20):
             inner = shapely.box(col + 1e-4, row + 1e-4, col + 1 - 1e-4, row + 1 - 1e-4)
-            over = [i for triangle, i in zip(triangles, (1, 2, 3, 1), strict=True) if triangle.intersects(inner)]
-            if over:
-                assert whole[row, col] == over[-1]
-            elif not any(triangle.intersects(inner.buffer(2e-4)) for triangle in triangles):
-                assert whole[row, col] == 0
+            sure = [n for n, triangle in enumerate(triangles) if triangle.intersects(inner)]
+            # A line within a hundredth of a pixel may count as touching.
+            near = [n for n, triangle in enumerate(triangles) if triangle.intersects(inner.buffer(0.011))]
+            last = max(sure, default=-1)
+            assert whole[row, col] in {labels.ids[n] for n in near if n >= last} | ({0} if not sure else set())
     labels.cache.clear()
     for window in (Window(3, 5, 7, 9), Window(0, 0, 20, 3), Window(11, 2, 9, 18)):
         rows, cols = window.within(Window(0, 0, 20, 20))
