@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:  # takes seconds to import, and `evaluate` needs the scores without it
+    import torch
+    from torch import Tensor
 
 
 class ConfusionMatrix:
@@ -30,6 +32,8 @@ class ConfusionMatrix:
     """
 
     def __init__(self, num_classes: int, ignore_value: int, device: torch.device | str = "cpu") -> None:
+        import torch
+
         self.num_classes = num_classes
         self.ignore_value = ignore_value
         self.counts = torch.zeros(num_classes * num_classes, dtype=torch.int64, device=device)
@@ -38,7 +42,7 @@ class ConfusionMatrix:
         """Count a batch: class ids `predicted` against `label`, both integer tensors of one shape."""
         known = label != self.ignore_value
         pairs = label[known].long() * self.num_classes + predicted[known].long()
-        self.counts += torch.bincount(pairs, minlength=self.counts.numel())
+        self.counts += pairs.bincount(minlength=self.counts.numel())
 
     def matrix(self) -> NDArray[np.int64]:
         """Return the counts, (num_classes, num_classes)."""

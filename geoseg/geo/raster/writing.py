@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -161,19 +161,31 @@ def create_geotiff(
     """
     name = os.fspath(path)
     profile = _profile(like, count, dtype, nodata, tile, description)
+
+    def created() -> Any:
+        dataset = rasterio.open(name, "w+", **profile)
+        _describe(dataset, like, nodata, description)
+        return dataset
+
+    with _written(name, created) as dataset:
+        writer = RasterWriter(dataset, tile)
+        yield writer
+        writer.flush()
+
+
+@contextlib.contextmanager
+def _written(path: str | os.PathLike[str], create: Callable[[], Any]) -> Iterator[Any]:
+    """Hold a dataset that is being written; it is closed at the end, and removed if anything raises."""
     try:
-        with as_data_error(name), gdal_session():
-            dataset = rasterio.open(name, "w+", **profile)
-            _describe(dataset, like, nodata, description)
+        with as_data_error(path), gdal_session():
+            dataset = create()
         try:
-            writer = RasterWriter(dataset, tile)
-            yield writer
-            writer.flush()
+            yield dataset
         finally:
-            with as_data_error(name):
+            with as_data_error(path):
                 dataset.close()
     except BaseException:
-        remove_files(name)
+        remove_files(path)
         raise
 
 
@@ -190,19 +202,10 @@ def create_tiles(path: Path, height: int, width: int, profile: dict[str, Any]) -
     Raises:
         DataError: If the file cannot be written.
     """
-    try:
-        with as_data_error(path), gdal_session():
-            dataset = rasterio.open(path, "w+", height=height, width=width, **profile)
-        try:
-            writer = RasterWriter(dataset, profile["blockxsize"])
-            yield writer
-            writer.flush()
-        finally:
-            with as_data_error(path):
-                dataset.close()
-    except BaseException:
-        remove_files(path)
-        raise
+    with _written(path, lambda: rasterio.open(path, "w+", height=height, width=width, **profile)) as dataset:
+        writer = RasterWriter(dataset, profile["blockxsize"])
+        yield writer
+        writer.flush()
 
 
 def same_file(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> bool:
