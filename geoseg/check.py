@@ -94,7 +94,7 @@ def _counted(
         return replace(inspection, problems=inspection.problems + tuple(error.problems))
     blocks = sum(len(plan.tasks) for plan in plans)
     workers = min(resolve_workers(call.config.sample.workers), max(1, blocks // _MANY))
-    with progress(blocks, "counting samples", "blocks") as bar, local_executor(workers) as executor:
+    with progress(blocks, "counting samples", "blocks") as bar, local_executor(workers, ("geoseg.check",)) as executor:
         counts = count_samples(plans, partial(map_tasks, executor), bar.update)
     return replace(with_counts(inspection, counts), warnings=inspection.warnings + tuple(warnings))
 

@@ -11,10 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -39,13 +40,17 @@ def resolve_workers(workers: int | Literal["auto"]) -> int:
     return usable_cpus() if workers == "auto" else max(1, workers)
 
 
-def local_executor(workers: int | Literal["auto"]) -> Executor:
-    """Return an executor: in this process for one worker or fewer, else on spawned processes.
+def local_executor(workers: int | Literal["auto"], preload: Sequence[str] = ()) -> Executor:
+    """Return an executor: in this process for one worker or fewer, else on processes of this machine.
 
     Use it in a `with`: leaving it by an exception stops the processes, after they have cleaned up.
+
+    Args:
+        workers: How many.
+        preload: Modules that the tasks need: they are imported once, for all processes.
     """
     count = resolve_workers(workers)
-    return InlineExecutor() if count <= 1 else LocalProcesses(count)
+    return InlineExecutor() if count <= 1 else LocalProcesses(count, preload)
 
 
 class InlineExecutor(Executor):
@@ -62,14 +67,16 @@ class InlineExecutor(Executor):
 
 
 class LocalProcesses(ProcessPoolExecutor):
-    """Spawned processes that stop soon and cleanly when the work is interrupted.
+    """Processes that stop soon and cleanly when the work is interrupted.
 
-    Spawned, not forked: GDAL and torch hold locks and threads that do not survive a fork.
+    Not forked from this one: GDAL and torch hold locks and threads that do not survive a fork. They are forked from a
+    server that has imported what they need and done nothing since, so that the imports are paid for and held in memory
+    once; where there is no such server (Windows) they are spawned.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
         self.workers = workers
-        super().__init__(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare_process)
+        super().__init__(workers, mp_context=_server_context(preload), initializer=_prepare_process)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Hand a call over to a process."""
@@ -95,6 +102,18 @@ class LocalProcesses(ProcessPoolExecutor):
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+def _server_context(preload: Sequence[str]) -> BaseContext:
+    """Return how processes are started; their server begins at once to import, while the caller goes on."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preload))
+    forkserver.ensure_running()
+    return context
 
 
 class MissingPackageError(ImportError):

@@ -27,7 +27,8 @@ from geoseg.execution import map_tasks, resolve_workers, share_of_work
 from geoseg.report.store import empty_warnings, write_store_report
 from geoseg.settings import executor_of, sample_options
 
-# A process costs about two seconds to start; this many blocks pay for it.
+_WORKERS_NEED = ("geoseg.sample", "pyogrio")
+# Processes cost about a second to start; this many blocks for each pay for it.
 _BLOCKS_PER_PROCESS = 4
 _LEFT_OUT = {
     "background": "left out: background alone",
@@ -146,7 +147,7 @@ def _build(call: Invocation, found: Survey, options: SampleOptions, final: Path,
     workers = min(resolve_workers(call.config.sample.workers), max(1, blocks // _BLOCKS_PER_PROCESS))
     with (
         progress(blocks, "sampling", "blocks") as bar,
-        executor_of(call.options.scheduler, call.options.dask_local, workers) as executor,
+        executor_of(call.options.scheduler, call.options.dask_local, workers, _WORKERS_NEED) as executor,
     ):
         how = Build(partial(map_tasks, executor), bar.update, write_store_report, log.warn, share, local)
         return build_store(found, options, final, how, update.kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -118,14 +118,16 @@ def label_rules(config: Config) -> LabelRules:
 
 
 @contextmanager
-def executor_of(scheduler: str | None, dask_local: int | None, workers: int) -> Iterator[Executor]:
+def executor_of(
+    scheduler: str | None, dask_local: int | None, workers: int, preload: Sequence[str] = ()
+) -> Iterator[Executor]:
     """Yield what runs tasks: a Dask cluster that the user names or wants here, else processes of this machine.
 
     Raises:
         ConfigError: There is no such cluster, or Dask is not installed.
     """
     if scheduler is None and dask_local is None:
-        with local_executor(workers) as executor:
+        with local_executor(workers, preload) as executor:
             yield executor
         return
     where = "--scheduler" if scheduler else "--dask-local"

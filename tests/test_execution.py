@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -120,6 +123,28 @@ def test_a_consumer_that_stops_drops_what_has_not_begun() -> None:
     assert len(begun) <= 2
 
 
+def modules_at_start(_: int) -> tuple[int, bool]:
+    """Return who the parent is, and whether a module is there that this file does not import."""
+    return os.getppid(), "pyogrio" in sys.modules
+
+
+def test_what_tasks_need_is_imported_once_by_a_server_that_forks(tmp_path: Path) -> None:
+    program = "import sys; sys.path[:0] = [{!r}]; import tests.test_execution as t; t.show_parents()"
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", program.format(str(root))], capture_output=True, text=True, check=True)
+    own, parents, loaded = json.loads(done.stdout)
+    assert len(set(parents)) == 1
+    assert parents[0] != own
+    assert all(loaded)
+
+
+def show_parents() -> None:
+    """Print this process, the parents of two workers, and whether the module was loaded in them."""
+    with local_executor(2, ["pyogrio"]) as executor:
+        found = [outcome for _, outcome in map_tasks(executor, modules_at_start, range(4))]
+    print(json.dumps([os.getpid(), [f[0] for f in found], [f[1] for f in found]]))
+
+
 def test_an_exception_stops_the_processes_after_they_have_cleaned_up(tmp_path: Path) -> None:
     def interrupted_run() -> None:
         with local_executor(2) as executor:
@@ -158,7 +183,7 @@ def test_a_killed_process_is_reported_for_its_task_and_the_rest() -> None:
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a forked one would take this process's server for its own
     parent = context.Process(target=_parent, args=(str(tmp_path),))
     parent.start()
     deadline = time.monotonic() + 40

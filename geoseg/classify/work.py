@@ -213,7 +213,7 @@ def _classify_all(
 ) -> list[SceneResult]:
     """Classify images; reasons of those that fail are added to `failures`."""
     workers = min(resolve_workers(call.config.classification.workers), len(images))
-    with executor_of(call.options.scheduler, call.options.dask_local, workers) as executor:
+    with executor_of(call.options.scheduler, call.options.dask_local, workers, (__name__,)) as executor:
         if isinstance(executor, InlineExecutor):
             return _one_by_one(images, job, failures)
         if call.options.scheduler is None:
