@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from geoseg.assess.blocks import ComparedBlock
 from geoseg.assess.ratios import ratio
 from geoseg.geo.grid import Window
+from geoseg.geo.regions import joined
 
 Ids = NDArray[np.int64]
 
@@ -176,25 +177,6 @@ class _Components:
             same = (line[0] > 0) & (beside[0] > 0) & (line[1] == beside[1])
             if same.any():
                 self._links.append(np.unique(np.stack([line[0, same], beside[0, same]]), axis=1))
-
-
-def joined(count: int, links: NDArray[np.int64]) -> Ids:
-    """Return, for each of `count` things, the smallest thing that it is linked to, directly or through others.
-
-    Args:
-        count: Number of things.
-        links: (2, n) pairs.
-    """
-    root = np.arange(count)
-    while True:
-        before = root
-        root = root.copy()
-        lower = np.minimum(before[links[0]], before[links[1]])
-        np.minimum.at(root, before[links[0]], lower)
-        np.minimum.at(root, before[links[1]], lower)
-        root = root[root]
-        if np.array_equal(root, before) and (root[links[0]] == root[links[1]]).all():
-            return root
 
 
 def _one_to_one(

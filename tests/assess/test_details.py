@@ -16,7 +16,7 @@ from geoseg.assess.blocks import ComparedBlock, block_tiles
 from geoseg.assess.boundary import BoundaryOverlap
 from geoseg.assess.calibration import Calibration, whole_reliability
 from geoseg.assess.difference import COLOURS, KINDS, difference_map
-from geoseg.assess.objects import ObjectMatcher, joined
+from geoseg.assess.objects import ObjectMatcher
 from geoseg.geo.grid import tiles
 from geoseg.geo.raster import open_raster, read_info
 
@@ -181,11 +181,6 @@ def test_a_spiral_is_one_object_whatever_the_blocks():
     for side in (4, 9, 64):
         made = measured(ObjectMatcher(2, 41), spiral, spiral, side=side).scores()
         assert (made.reference[1], made.matched[1], made.overlap[1]) == (1, 1, 1.0)
-
-
-def test_long_chains_are_joined():
-    links = np.stack([np.arange(999), np.arange(1, 1000)])[:, np.random.default_rng(0).permutation(999)]
-    assert (joined(1001, links) == [0] * 1000 + [1000]).all()
 
 
 def test_a_threshold_below_a_half_is_refused():
