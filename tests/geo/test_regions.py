@@ -20,7 +20,9 @@ MAPS = arrays.arrays(
 @given(values=MAPS)
 def test_regions_are_those_of_a_flood_fill(values: np.ndarray, unknown: int | None):
     numbers, kinds = number_regions(values, unknown)
-    found = {frozenset(zip(*(axis.tolist() for axis in np.nonzero(numbers == n)))) for n in range(1, len(kinds))}
+    found = {
+        frozenset(zip(*(axis.tolist() for axis in np.nonzero(numbers == n)), strict=True)) for n in range(1, len(kinds))
+    }
     assert found == set(map(frozenset, flood(values, unknown)))
     assert (values[numbers > 0] == kinds[numbers[numbers > 0]]).all()
     assert ((numbers == 0) == (values == unknown)).all()
