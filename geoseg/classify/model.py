@@ -8,8 +8,10 @@ from typing import Any
 
 from geoseg.cli import Invocation
 from geoseg.config import Config
+from geoseg.config.classification import ClassificationSection
 from geoseg.errors import ConfigError, problem
 from geoseg.learn.modelfile import ModelSpec, check_matches
+from geoseg.predict.finishing import FinishOptions
 from geoseg.predict.output import class_colours
 from geoseg.predict.outputs import WIDE_NODATA
 from geoseg.settings import said_reading
@@ -70,6 +72,18 @@ def thresholds_of(said: float | Sequence[float] | None, spec: ModelSpec) -> tupl
         expected = f"one, or {spec.num_classes}: one for each class"
         raise ConfigError(problem("classification.uncertain_below", f"{len(each)} numbers", expected, "correct it"))
     return each
+
+
+def finish_options(section: ClassificationSection) -> FinishOptions:
+    """Return what is to be done to class maps before they are put in place."""
+    return FinishOptions(
+        unit=section.minimum_mapping_unit,
+        polygons=section.polygons,
+        min_area=section.polygon_min_area,
+        fill_holes=section.polygon_fill_holes,
+        simplify=section.polygon_simplify,
+        background=section.polygon_background,
+    )
 
 
 def map_classes(spec: ModelSpec, uncertain: bool, attribute_values: bool) -> list[dict[str, Any]]:

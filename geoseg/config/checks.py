@@ -24,6 +24,7 @@ def find_conflicts(config: Config) -> Iterator[Trouble]:
     yield from _class_conflicts(config)
     yield from _window_conflicts(config)
     yield from _training_conflicts(config)
+    yield from _map_conflicts(config)
     shared = config.global_
     if shared.ignore_value < shared.num_classes:
         last = shared.num_classes - 1
@@ -60,6 +61,17 @@ def _training_conflicts(config: Config) -> Iterator[Trouble]:
         path: KeyPath = ("training", "sync_batchnorm")
         found = "true with device cpu, where torch has no batch norm over several processes"
         yield Trouble(path, found, "false", "leave it out, or train on GPUs", (path, ("training", "device")))
+
+
+def _map_conflicts(config: Config) -> Iterator[Trouble]:
+    section, outputs = config.classification, ("classification", "outputs")
+    if "classes" in section.outputs:
+        return
+    for name in ("minimum_mapping_unit", "polygons"):
+        if (value := getattr(section, name)) is not None:
+            path: KeyPath = ("classification", name)
+            found = f"{shown(value)} without a class map"
+            yield Trouble(path, found, "classes among the outputs", "add it to outputs", (path, outputs))
 
 
 def _class_conflicts(config: Config) -> Iterator[Trouble]:

@@ -50,6 +50,20 @@ def threshold_list() -> Rule:
     return Rule("a probability, or a list with one for each class", convert, optional=True)
 
 
+def size(unit: str, low: float = 0.0, optional: bool = False) -> Rule:
+    """Return the rule of a size: a number of pixels, or text with a unit, "m" or "m2"."""
+
+    def convert(value: Any, folder: Path) -> float | str:
+        written = value.strip() if isinstance(value, str) else value
+        metric = isinstance(written, str) and written.endswith(unit)
+        result = as_number(written.removesuffix(unit) if metric else written)
+        if result < (0 if metric else low) or (low > 0 and result == 0):
+            raise RefusedError("change the value")
+        return f"{result:.12g} {unit}" if metric else result
+
+    return Rule(f"a number of pixels of at least {low:g}, or one of metres such as '2 {unit}'", convert, optional)
+
+
 def box() -> Rule:
     """Return the rule of a rectangle of coordinates."""
 
@@ -126,6 +140,24 @@ class ClassificationSection(Section):
         "float32", "Type of probabilities, confidence and entropy; uint8 holds 250 times the number."
     )
     quicklook: Annotated[bool, switch()] = key(False, "Also draw each class map, with a legend, as a PNG.")
+    minimum_mapping_unit: Annotated[float | str | None, size("m2", low=1, optional=True)] = key(
+        None,
+        "Regions of a class map with fewer pixels (or '100 m2' for less ground) take the class around them.",
+        "every pixel stays",
+    )
+    polygons: Annotated[str | None, choice("gpkg", "parquet", "geojson", optional=True)] = key(
+        None, "Also write each class map as polygons: gpkg, parquet (GeoParquet) or geojson (in WGS 84).", "none"
+    )
+    polygon_min_area: Annotated[float | str, size("m2")] = key(
+        0.0, "Polygons smaller than this are left out; pixels, or '100 m2'."
+    )
+    polygon_fill_holes: Annotated[float | str, size("m2")] = key(
+        0.0, "Holes of polygons smaller than this are filled; pixels, or '100 m2'."
+    )
+    polygon_simplify: Annotated[float | str, size("m")] = key(
+        0.0, "Tolerance to which borders are simplified, shared ones alike; pixels, or '2 m'. 0 follows every pixel."
+    )
+    polygon_background: Annotated[bool, switch()] = key(False, "Also write polygons of background.")
     workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
         1, "Processes that classify images side by side; auto is one per usable CPU."
     )

@@ -141,7 +141,7 @@ def _traced(sources: Sources, window: Window, tracing: Tracing) -> _Traced:
     flat, count = numbers.ravel(), len(kinds)
     pixels = np.bincount(flat, minlength=count)
     ground = np.bincount(flat, np.broadcast_to(sources.ground(window), values.shape).ravel(), count)
-    known = np.zeros(count)
+    known: NDArray[np.float64] = np.zeros(count)
     if sources.confidence is not None:
         known = np.bincount(flat, sources.confidence(window).ravel(), count)
     return _Traced(numbers, kinds, polygons, [_Sums(*s) for s in zip(pixels, ground, known, strict=True)])

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ _NUMPY = {"whole": np.int32, "number": np.float64, "text": object}
 # A GeoPackage says when it was changed last; the time of day would make every file differ.
 _NO_DATE = "1970-01-01T00:00:00.000Z"
 _DIGITS = 9  # of degrees: a tenth of a millimetre
+_TAGS = "geoseg"
+_BEGIN = ', "features": ['  # the end of a GeoJSON file's first line
 _WGS84 = pyproj.CRS("EPSG:4326")
 
 
@@ -44,13 +47,16 @@ class PolygonWriter(Protocol):
 
 
 @contextlib.contextmanager
-def create_polygons(path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str]) -> Iterator[PolygonWriter]:
+def create_polygons(
+    path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str], tags: Mapping[str, str] | None = None
+) -> Iterator[PolygonWriter]:
     """Create a file of polygons; if the block raises, it is removed.
 
     Args:
         path: Name to write; its suffix, one of `FORMATS`, says as what. A file of that name is replaced.
         crs: Of the polygons. GeoJSON is written in WGS 84, and needs one.
         columns: Name of each attribute, and whether it is "whole" (numbers), "number" or "text".
+        tags: What the file says about itself; `read_polygon_tags` returns it.
 
     Raises:
         DataError: If the file cannot be written, or is GeoJSON and there is no CRS.
@@ -58,7 +64,7 @@ def create_polygons(path: Path, crs: pyproj.CRS | None, columns: Mapping[str, st
     path.unlink(missing_ok=True)
     try:
         with _as_data_error(path):
-            writer = FORMATS[path.suffix](path, crs, columns)
+            writer = FORMATS[path.suffix](path, crs, columns, dict(tags or {}))
         try:
             yield _Guarded(writer, path)
         finally:
@@ -93,8 +99,9 @@ class _Guarded:
 
 
 class _GeoPackage:
-    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str], tags: dict[str, str]) -> None:
         self._path, self._crs, self._columns = path, None if crs is None else crs.to_wkt(), columns
+        self._tags: dict[str, str] | None = tags or None
         self.write(np.array([], object), {name: np.array([], _NUMPY[kind]) for name, kind in columns.items()})
 
     def write(self, polygons: NDArray[Any], columns: Mapping[str, NDArray[Any]]) -> None:
@@ -110,7 +117,9 @@ class _GeoPackage:
                 geometry_type="Polygon",
                 crs=self._crs,
                 append=self._path.exists(),
+                layer_metadata=self._tags,
             )
+        self._tags = None  # appending would write them again
 
     def close(self) -> None:
         pass
@@ -128,12 +137,12 @@ def _dated() -> Iterator[None]:
 
 
 class _GeoParquet:
-    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str], tags: dict[str, str]) -> None:
         column: dict[str, Any] = {"encoding": "WKB", "geometry_types": ["Polygon"], "orientation": "counterclockwise"}
         column["crs"] = None if crs is None else crs.to_json_dict()
         geo = {"version": "1.0.0", "primary_column": "geometry", "columns": {"geometry": column}}
         fields = [pa.field("geometry", pa.binary()), *(pa.field(name, _ARROW[kind]) for name, kind in columns.items())]
-        self._schema = pa.schema(fields, {"geo": json.dumps(geo)})
+        self._schema = pa.schema(fields, {"geo": json.dumps(geo), _TAGS: json.dumps(tags, ensure_ascii=False)})
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
 
     def write(self, polygons: NDArray[Any], columns: Mapping[str, NDArray[Any]]) -> None:
@@ -148,21 +157,24 @@ class _GeoParquet:
 class _GeoJson:
     """A collection after RFC 7946: longitude and latitude, a feature per line."""
 
-    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, crs: pyproj.CRS | None, columns: Mapping[str, str], tags: dict[str, str]) -> None:
         if crs is None:
             remedy = "choose gpkg or parquet, or give the image a CRS"
             raise DataError(problem(path, "no CRS", "one, since GeoJSON is in longitude and latitude", remedy))
         self._move = move_between(crs, _WGS84, str(path)).transformer
         self._names = list(columns)
         self._file = path.open("w", encoding="utf-8")
-        self._file.write('{"type": "FeatureCollection", "features": [')
+        said = json.dumps({"type": "FeatureCollection", _TAGS: tags}, ensure_ascii=False)
+        self._file.write(said[:-1] + _BEGIN)
         self._separator = "\n"
 
     def write(self, polygons: NDArray[Any], columns: Mapping[str, NDArray[Any]]) -> None:
         moved = shapely.transform(polygons, self._degrees)
         rows = zip(*(columns[name].tolist() for name in self._names), strict=True)
         for polygon, row in zip(shapely.orient_polygons(moved).tolist(), rows, strict=True):
-            properties = dict(zip(self._names, row, strict=True))
+            # JSON has no NaN.
+            known = (None if isinstance(value, float) and math.isnan(value) else value for value in row)
+            properties = dict(zip(self._names, known, strict=True))
             feature = {"type": "Feature", "properties": properties, "geometry": shapely.geometry.mapping(polygon)}
             self._file.write(self._separator + json.dumps(feature, ensure_ascii=False))
             self._separator = ",\n"
@@ -179,4 +191,17 @@ class _GeoJson:
 
 
 #: Suffix to writer.
-FORMATS = {".gpkg": _GeoPackage, ".parquet": _GeoParquet, ".geojson": _GeoJson}
+FORMATS: dict[str, Callable[..., PolygonWriter]] = {".gpkg": _GeoPackage, ".parquet": _GeoParquet, ".geojson": _GeoJson}
+
+
+def read_polygon_tags(path: Path) -> dict[str, str]:
+    """Return what a file of `create_polygons` says about itself; nothing for another file, or none."""
+    try:
+        if path.suffix == ".gpkg":
+            return dict(pyogrio.read_info(path).get("layer_metadata") or {})
+        if path.suffix == ".parquet":
+            return dict(json.loads((pq.read_schema(path).metadata or {}).get(_TAGS.encode(), b"{}")))
+        with path.open(encoding="utf-8") as file:
+            return dict(json.loads(file.readline().rstrip().removesuffix(_BEGIN) + "}").get(_TAGS, {}))
+    except (OSError, ValueError, DataSourceError, DataLayerError, pa.ArrowException):
+        return {}
