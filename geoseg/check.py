@@ -63,7 +63,10 @@ def _check(call: Invocation) -> None:
     inspection = _counted(call, facts, inspection, options, key)
     names = [str(entry["name"]) for entry in options.classes]
     expected = expected_values(inspection, names)
-    problems, warnings = _expectations(expected, inspection), _missing_classes(expected)
+    problems, warnings = (
+        _expectations(expected, inspection),
+        _missing_classes(expected) + _no_validation(expected, options),
+    )
     needs = _needs(config, options, inspection, facts)
     if facts and not call.options.quick:
         try:
@@ -117,9 +120,15 @@ def _missing_classes(expected: dict[str, Any]) -> list[str]:
         if missing and entry["samples"] and split != "tst":
             part = "" if expected["exact"] else " that were looked at"
             warnings.append(f"the {split} samples{part} hold no pixel of {', '.join(missing)}")
-        if not entry["samples"] and split == "val":
-            warnings.append("the val scenes give no samples: training needs some to choose the best epoch")
     return warnings
+
+
+def _no_validation(expected: dict[str, Any], options: SampleOptions) -> list[str]:
+    """A list without val scenes is warned of when it is read; scenes or areas may give no sample all the same."""
+    split = expected["splits"].get("val")
+    if (split and split["samples"]) or (split is None and options.splits.method == "csv"):
+        return []
+    return ["no sample comes into the split val: training needs some to choose the best epoch"]
 
 
 def _needs(config: Config, options: SampleOptions, inspection: Inspection, facts: Sequence[SceneFacts]) -> _Needs:

@@ -19,7 +19,8 @@ from geoseg.data.disk import bytes_needed, check_room
 from geoseg.data.editing import Update, find_scene, like_the_store, plan_update, remove_scenes
 from geoseg.data.sampling import SampleOptions
 from geoseg.data.scenes import read_scenes
-from geoseg.data.store import SPLITS, Store, StoreInfo, open_store
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store, StoreInfo, open_store
 from geoseg.data.survey import Survey, survey
 from geoseg.data.verify import verify_store
 from geoseg.errors import ConfigError, DataError, problem

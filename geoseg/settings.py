@@ -10,7 +10,8 @@ from dataclasses import replace
 from geoseg.config import Config
 from geoseg.data.classes import class_mapping, class_table
 from geoseg.data.sampling import SampleOptions
-from geoseg.data.splits import SPLITS, Length, SplitOptions
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.splits import Length, SplitOptions
 from geoseg.data.survey import SurveyOptions
 from geoseg.data.windows import WindowOptions
 from geoseg.errors import ConfigError, problem

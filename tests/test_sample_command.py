@@ -151,7 +151,7 @@ def test_scenes_without_samples_are_warned_of(config: Path, capsys: pytest.Captu
 
     err = capsys.readouterr().err
     assert "west.tif: no samples; 0 windows hold background alone, 12 no known pixel" in err
-    assert "the val scenes gave no samples" in err
+    assert "no sample came into the split val" in err
 
 
 def test_real_land_cover_in_another_crs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ reads.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import resource
@@ -116,17 +117,31 @@ def pairs_pass(folder: Path, **_: object) -> None:
                 out.write(bands)
 
 
-PASSES: dict[str, Callable[..., None]] = {"read": read_pass, "sample": sample_pass, "pairs": pairs_pass}
+def epoch_pass(folder: Path, **_: object) -> None:
+    """Read every sample of the finished store once, as training does."""
+    from geoseg.data.dataset import SampleDataset
+    from geoseg.data.store import open_store
+
+    dataset = SampleDataset(open_store(folder / "data"), "trn")
+    for number in range(len(dataset)):
+        dataset[number]
+
+
+PASSES: dict[str, Callable[..., None]] = {
+    "read": read_pass,
+    "sample": sample_pass,
+    "pairs": pairs_pass,
+    "epoch": epoch_pass,
+}
+
+
+_IMPORTS = ("geopandas", "PIL.Image", "pyarrow.parquet", "pyogrio", "geoseg.sample")
 
 
 def run_pass(name: str, folder: Path, stride: int, workers: int) -> None:
     """Run a pass in this process and print its CPU seconds, seconds and memory above imports as JSON."""
-    import geopandas  # noqa: F401
-    import PIL.Image  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-    import pyogrio  # noqa: F401
-
-    import geoseg.sample  # noqa: F401  (imports are not what is measured)
+    for module in _IMPORTS + (("geoseg.data.dataset",) if name == "epoch" else ()):
+        importlib.import_module(module)  # imports are not what is measured
 
     def cpu() -> float:
         return sum(r.ru_utime + r.ru_stime for r in map(resource.getrusage, _WHO))
@@ -149,9 +164,12 @@ def measured(name: str, folder: Path, stride: int = 256, workers: int = 1) -> di
     """Run a pass in a fresh process and return its figures."""
     for made in ("pairs", *(("data",) if name == "sample" else ())):  # of an earlier pass
         shutil.rmtree(folder / made, ignore_errors=True)
-    words = [sys.executable, __file__, "--pass", name, str(folder), str(stride), str(workers)]
+    return _run([sys.executable, __file__, "--pass", name, folder, stride, workers])
+
+
+def _run(words: Sequence[object]) -> dict[str, float]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -217,13 +235,30 @@ def processes(folder: Path, repeat: int) -> None:
         shutil.rmtree(scene)
 
 
+def peers(folder: Path, repeat: int, polygons: int, python: str) -> None:
+    """Print what sampling once and an epoch from the store cost against an epoch of TorchGeo's sampling on the fly."""
+    scene = make_scene(folder / "peer", 10_000, 10_000, polygons, compress="deflate")
+    runs: dict[str, list[float]] = {"sampling once": [], "epoch, store": []}
+    for _ in range(repeat):
+        runs["sampling once"].append(measured("sample", scene)["cpu"])
+        runs["epoch, store"].append(measured("epoch", scene)["cpu"])
+        (raster,) = (scene / "data" / "samples" / "labels").glob("*.tif")
+        for kind, labels, count in (("label raster", raster, 1_600), ("polygons", scene / "labels.gpkg", 100)):
+            found = _run([python, str(ROOT / "tools" / "peer_torchgeo.py"), scene / "image.tif", labels, count])
+            runs.setdefault(f"epoch, TorchGeo, {kind}", []).append(found["cpu"] * found["windows"])
+    for name, spent in runs.items():
+        print(f"{name:30} {median(spent):7.2f} CPU s ({min(spent):.2f} to {max(spent):.2f})")
+    shutil.rmtree(scene)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts asked for; return the exit code."""
     parser = argparse.ArgumentParser(description="Cost of sampling against the cost of reading.")
     parser.add_argument("--pass", dest="inner", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--part", choices=("ratio", "shapes", "processes"), action="append")
+    parser.add_argument("--part", choices=("ratio", "shapes", "processes", "none"), action="append")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--polygons", type=int, default=20_000)
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has TorchGeo (tools/peer_torchgeo.py)")
     parser.add_argument("--folder", type=Path, help="where the scene goes (default: a temporary folder)")
     options = parser.parse_args(argv)
     if options.inner:
@@ -237,8 +272,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     ratios(Path(name), options.repeat, options.polygons, compress)
             elif part == "shapes":
                 shapes(Path(name))
-            else:
+            elif part == "processes":
                 processes(Path(name), options.repeat)
+        if options.peer:
+            peers(Path(name), options.repeat, options.polygons, options.peer)
     return 0
 
 

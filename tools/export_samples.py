@@ -30,7 +30,8 @@ from rasterio.enums import ColorInterp
 
 from geoseg.console import progress
 from geoseg.data.preview import stretched
-from geoseg.data.store import SPLITS, Store, StoreInfo, open_store
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store, StoreInfo, open_store
 from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.raster.info import gdal_session
 

@@ -14,7 +14,7 @@ def class_list() -> Rule:
     """Return the rule of `global.classes`: names, or mappings with name, value and colour."""
 
     def convert(value: Any, folder: Path) -> list[Any]:
-        entries = as_list(value)
+        entries = as_list(value, example="[background, {name: building, value: 1}]")
         result = []
         for entry in entries:
             if isinstance(entry, bool | int | float) or entry is None:

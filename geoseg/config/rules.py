@@ -222,8 +222,13 @@ def resolve_path(value: Any, folder: Path, plain: bool = False) -> Path | str:
     return result
 
 
-def as_list(value: Any, *, commas: bool = True) -> list[Any]:
+def as_list(value: Any, *, commas: bool = True, example: str = "[1, 2, 3]") -> list[Any]:
     """Return a list; the text 'a, b' is taken as the list of its parts, and other single text as a list of one.
+
+    Args:
+        value: What the user wrote.
+        commas: Whether text is cut at commas.
+        example: What a list looks like here, for the message.
 
     Raises:
         RefusedError: The value is neither a list nor text.
@@ -234,4 +239,4 @@ def as_list(value: Any, *, commas: bool = True) -> list[Any]:
         parts = [part.strip() for part in value.split(",")] if commas else [value]
         if all(parts):
             return [int(part) if commas and _WHOLE_TEXT.match(part) else part for part in parts]
-    raise RefusedError("write a list, such as [1, 2, 3]")
+    raise RefusedError(f"write a list, such as {example}")

@@ -20,7 +20,8 @@ from typing import Any
 
 from geoseg.data.blockpixels import close_raster
 from geoseg.data.finishing import Decorate, finish_store
-from geoseg.data.placing import in_use, locked, publish_store, recover, remove_leftovers
+from geoseg.data.locks import in_use, locked
+from geoseg.data.placing import publish_store, recover, remove_leftovers
 from geoseg.data.planning import count_looks, plan_store
 from geoseg.data.records import (
     Record,

@@ -23,7 +23,7 @@ from geoseg.data.preview import write_preview
 from geoseg.data.records import Record, read_record, read_rows
 from geoseg.data.sampling import COL, COUNTS, REASONS, ROW, SPLIT, SampleOptions
 from geoseg.data.shards import record_path
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 from geoseg.data.statistics import Moments, describe, merge
 from geoseg.data.store import Store, StoreInfo, open_store
 from geoseg.errors import DataError, problem

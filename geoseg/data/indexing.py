@@ -15,7 +15,7 @@ from pyproj import CRS
 
 from geoseg.data.footprints import native_footprints, projected
 from geoseg.data.sampling import COL, COUNTS, ROW, SPLIT, VALID
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 
 _ROWS = 4096  # that are held, and make a row group of the file
 

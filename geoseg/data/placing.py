@@ -1,61 +1,12 @@
-"""Putting a finished store in its place, and telling whether somebody is at work in a folder.
-
-Locks are advisory and on folders. Where the file system has none, two publishers are still safe unless they rename in
-the same instant.
-"""
+"""Putting a finished store in its place, and clearing away what interrupted runs have left."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # not on this system
-    fcntl = None  # type: ignore[assignment]
-
-
-@contextlib.contextmanager
-def in_use(folder: Path) -> Iterator[None]:
-    """Tell other processes that this one works in the folder, until the block ends or the process dies."""
-    with _lock(folder, shared=True, wait=True):
-        yield
-
-
-@contextlib.contextmanager
-def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
-    """Hold a folder alone; yields False if others are at work in it (and `wait` is not set)."""
-    with _lock(folder, shared=False, wait=wait) as alone:
-        yield alone
-
-
-@contextlib.contextmanager
-def _lock(folder: Path, shared: bool, wait: bool) -> Iterator[bool]:
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield True
-        return
-    try:
-        yield _acquired(handle, shared, wait)
-    finally:
-        os.close(handle)  # which gives the lock back
-
-
-def _acquired(handle: int, shared: bool, wait: bool) -> bool:
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+from geoseg.data.locks import locked
 
 
 def publish_store(folder: Path, final: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,16 @@ from geoseg.data.commonground import Standing, frame_of, standing_splits, suspec
 from geoseg.data.footprints import as_rows
 from geoseg.data.places import LookTask, look, look_tasks, seen
 from geoseg.data.sampling import SampleOptions, ScenePlan
-from geoseg.data.splits import SPLITS, Cell, cells_of, deal, deal_at_random, gap_of, regions_of
+from geoseg.data.splitnames import SPLIT_NAMES, SPLITS
+from geoseg.data.splits import Cell, cells_of, deal, deal_at_random, gap_of, regions_of
 from geoseg.data.survey import SceneFacts
 from geoseg.data.windows import NOWHERE, Places, Region, any_overlap, choose_windows, generator
 from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.grid import Window
 from geoseg.geo.vector import ClassMapping, on_map, read_labels
 from geoseg.geo.vector.burning import in_pixels
+
+_NEAR = 1e-3  # pixels; outlines drawn along pixel edges are that exact at least
 
 RunLooks = Callable[[Callable[[LookTask], Path], Iterable[LookTask]], Iterator[tuple[LookTask, Path | Exception]]]
 
@@ -186,7 +191,7 @@ def _leaders(
 def _by_polygons(facts: SceneFacts, options: SampleOptions, plan: ScenePlan) -> ScenePlan:
     """Keep the windows that lie wholly in the polygons of one split."""
     areas = split_areas(facts, options)
-    windows = list(plan.windows)
+    windows = _in_polygons(facts, options, plan, areas)
     kept: dict[Window, str] = {}
     if windows:
         clipped = [window.intersection(facts.info.window) for window in windows]
@@ -203,6 +208,33 @@ def _by_polygons(facts: SceneFacts, options: SampleOptions, plan: ScenePlan) -> 
     return ScenePlan(kept, training, (), len(windows) - len(kept))
 
 
+def _in_polygons(facts: SceneFacts, options: SampleOptions, plan: ScenePlan, areas: Mapping[str, Any]) -> list[Window]:
+    """Return windows that may lie in a polygon: a grid that begins where the polygon does, and those that were drawn.
+
+    A grid that begins where the scene does has no window in a polygon that is little wider than a sample.
+    """
+    drawn = {} if options.windows.mode == "grid" else plan.windows
+    regions = [
+        Region(inside, split)
+        for split, area in areas.items()
+        if not (drawn and split == "trn")
+        for part in shapely.get_parts(area)
+        if (inside := _box_in(part, facts.info.window))
+    ]
+    on_grids = choose_windows(
+        regions, options.size, options.stride, replace(options.windows, mode="grid"), facts.scene.scene_id
+    )
+    return sorted({**on_grids, **drawn})
+
+
+def _box_in(polygon: Any, scene: Window) -> Window | None:
+    """Return the whole pixels of the scene within a polygon's bounds."""
+    left, top, right, bottom = shapely.bounds(polygon)
+    first_row, first_col = math.ceil(top - _NEAR), math.ceil(left - _NEAR)
+    height, width = math.floor(bottom + _NEAR) - first_row, math.floor(right + _NEAR) - first_col
+    return Window(first_row, first_col, height, width).intersection(scene) if height > 0 and width > 0 else None
+
+
 def split_areas(facts: SceneFacts, options: SampleOptions) -> dict[str, Any]:
     """Return the area of each split in a scene's pixel coordinates, from the file of polygons.
 
@@ -211,7 +243,8 @@ def split_areas(facts: SceneFacts, options: SampleOptions) -> dict[str, Any]:
     """
     given = options.splits
     assert given.file is not None
-    mapping = ClassMapping(by_value={split: i for i, split in enumerate(SPLITS)}, num_classes=3, ignore_value=255)
+    remedy = "call them so, or give the attribute that does in sample.split.attribute"
+    mapping = ClassMapping(by_value=_split_values(), num_classes=len(SPLITS), remedy=remedy)
     crs = facts.info.crs
     labels = read_labels(given.file, given.attribute or "split", crs, mapping, image=facts.scene.image)
     labels = on_map(labels, crs, facts.info.transform, facts.info.window.shape)
@@ -226,6 +259,12 @@ def split_areas(facts: SceneFacts, options: SampleOptions) -> dict[str, Any]:
                 found = f"polygons of {one} and {other} that overlap"
                 raise DataError(problem(given.file, found, "each piece of ground in one split", "cut them apart"))
     return areas
+
+
+def _split_values() -> dict[str | int, int]:
+    """Return what polygons may call a split, as lower, upper or title case, with its place in SPLITS."""
+    names = {split: split for split in SPLITS} | SPLIT_NAMES
+    return {cased: SPLITS.index(s) for name, s in names.items() for cased in (name, name.upper(), name.title())}
 
 
 def _at_random(facts: Sequence[SceneFacts], options: SampleOptions, plans: Sequence[ScenePlan]) -> list[ScenePlan]:

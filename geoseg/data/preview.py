@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from geoseg.data.store import SPLITS, Store
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store
 
 _PER_SPLIT = 6
 _CELL = 192  # side of a shown sample, pixels of the sheet

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from geoseg.data.commonground import Standing
 from geoseg.data.sampling import COL, ROW, SPLIT, SampleOptions, ScenePlan
 from geoseg.data.shards import record_path
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 from geoseg.data.store import SCHEMA_VERSION
 from geoseg.data.survey import SceneFacts, Survey
 

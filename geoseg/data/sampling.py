@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from geoseg.data.blockpixels import BlockPixels, read_pixels
 from geoseg.data.counting import WindowCounts
 from geoseg.data.rawfiles import RawPlace, raw_places
-from geoseg.data.splits import SPLITS, SplitOptions
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.splits import SplitOptions
 from geoseg.data.statistics import band_moments, subsample
 from geoseg.data.survey import SceneFacts, SurveyOptions
 from geoseg.data.windows import WindowOptions, blocks_of

@@ -6,13 +6,10 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from geoseg.data.splitnames import Split
 from geoseg.geo.ground import GroundSource
 from geoseg.geo.raster import key_of, local_files, stem
-
-Split = Literal["trn", "val", "tst"]
-SPLITS: tuple[Split, ...] = ("trn", "val", "tst")
 
 # A change of any of these changes the labels of a Shapefile.
 _SHAPEFILE = (".shp", ".dbf", ".shx", ".prj", ".cpg")

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
-from geoseg.data.scene import Scene, Split
+from geoseg.data.scene import Scene
+from geoseg.data.splitnames import split_named
 from geoseg.errors import problem
 from geoseg.geo.raster import stem
 from geoseg.geo.raster.names import STACK, SUFFIXES, resolve
@@ -35,12 +35,14 @@ def scenes_of_row(folder: Path, where: str, row: Mapping[str, str]) -> tuple[lis
             return [], [problem(where, f"{_BAND} in the image, but no bands", "bands to put there", "fill in bands")]
         image = STACK.join(image.replace(_BAND, str(band)) for band in bands)
         bands = None
+    split = split_named(row["split"])
+    assert split is not None  # others were refused before
     images, trouble = expand(resolve(image, folder), where)
     template = Scene(
         image="",
         labels=None,
         attribute=row.get("attribute") or None,
-        split=cast(Split, row["split"].lower()),
+        split=split,
         layer=row.get("layer") or None,
         bands=bands,
         nodata=float(row["nodata"]) if row.get("nodata") else None,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from geoseg.data.scene import SPLITS, Scene, Split
+from geoseg.data.scene import Scene, Split
 from geoseg.data.scenetable import COLUMNS, read_table
+from geoseg.data.splitnames import SPLITS
 from geoseg.data.stac import read_stac
 from geoseg.errors import DataError, problem
 

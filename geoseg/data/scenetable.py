@@ -14,8 +14,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from geoseg.data.scene import SPLITS, Scene
+from geoseg.data.scene import Scene
 from geoseg.data.scenefiles import scenes_of_row
+from geoseg.data.splitnames import split_named
 from geoseg.errors import DataError, problem
 
 COLUMNS = ("image", "labels", "attribute", "split", "layer")
@@ -23,7 +24,6 @@ EXTRA = ("aoi", "bands", "nodata", "weight")
 _KNOWN = COLUMNS + EXTRA
 _REQUIRED = ("image", "split")
 _ALIASES = {"area_of_interest": "aoi", "area of interest": "aoi", "label_raster": "labels", "label raster": "labels"}
-_LOOKALIKES = {"train": "trn", "training": "trn", "valid": "val", "validation": "val", "test": "tst"}
 
 
 def read_table(csv_path: Path) -> tuple[list[Scene], list[str]]:
@@ -79,7 +79,7 @@ def _split_header(
         return COLUMNS, rows
     names = [_ALIASES.get(cell.lower(), cell.lower()) for cell in rows[0][1]]
     # A row of data ends in a split; no header does, since no column is called trn.
-    if not set(names) & set(_KNOWN) or set(names) & set(SPLITS):
+    if not set(names) & set(_KNOWN) or any(map(split_named, names)):
         return COLUMNS, rows
     missing = [name for name in _REQUIRED if name not in names]
     unknown = [name for name in names if name and name not in _KNOWN]
@@ -101,10 +101,8 @@ def _row_problems(where: str, columns: Sequence[str], cells: Sequence[str]) -> l
         return [problem(where, f"{len(cells)} cell(s)", "image, labels, attribute, split", "add what is missing")]
     if not row.get("image"):
         problems.append(problem(where, "no image", "the path of a raster", "add it"))
-    split = row["split"].lower()
-    if split not in SPLITS:
-        remedy = f"write {_LOOKALIKES[split]}" if split in _LOOKALIKES else "correct the split"
-        problems.append(problem(where, f"split {row['split']!r}", "trn, val or tst", remedy))
+    if split_named(row["split"]) is None:
+        problems.append(problem(where, f"split {row['split']!r}", "trn, val or tst", "correct the split"))
     for name, expected in (("nodata", "a number or nan"), ("weight", "a number above 0")):
         if row.get(name) and not _fits(name, row[name]):
             problems.append(problem(where, f"{name} {row[name]!r}", expected, f"correct the {name}"))

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.data.placing import locked
+from geoseg.data.locks import locked
 from geoseg.data.rawfiles import array_header
 from geoseg.data.sampling import REASONS, VALID, BlockTask
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 from geoseg.data.statistics import Moments, merge
 from geoseg.errors import DataError
 from geoseg.geo.raster import create_geotiff, publish

@@ -22,7 +22,6 @@ from geoseg.data.windows import Region, generator
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 
-SPLITS = ("trn", "val", "tst")
 METHODS = ("csv", "blocks", "polygons", "random")
 _METRES_PER_DEGREE = 111_320.0
 

@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from geoseg.data.scene import SPLITS, Scene
+from geoseg.data.scene import Scene
+from geoseg.data.splitnames import split_named
 from geoseg.errors import DataError, problem
 from geoseg.geo.raster.names import STACK, SUFFIXES, resolve
 
 _SPLIT_KEYS = ("geoseg:split", "ml-aoi:split", "split")
-_SPLITS = {"train": "trn", "training": "trn", "validate": "val", "validation": "val", "test": "tst"}
 _LABEL_ROLES = {"labels", "labels-vector", "labels-raster"}
 _NO_IMAGES = {"thumbnail", "overview", "metadata", "aoi", *_LABEL_ROLES}
 _RASTER_TYPES = ("image/tiff", "image/vnd.stac.geotiff", "image/jp2", "image/png", "application/x-hdf", "image/jpeg")
@@ -99,8 +99,8 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
     if len(labels) > 1:
         problems.append(problem(where, f"{len(labels)} assets of labels", "one", _REMEDY))
     said = next((str(properties[key]) for key in _SPLIT_KEYS if properties.get(key)), None)
-    split = _SPLITS.get(str(said).lower(), str(said).lower())
-    if split not in SPLITS:
+    split = split_named(str(said))
+    if split is None:
         found = "no split" if said is None else f"split {said!r}"
         problems.append(problem(where, found, "trn, val or tst in the property geoseg:split", _REMEDY))
     if not 0 < weight < math.inf:
@@ -113,7 +113,7 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
         image=resolve(STACK.join(map(_local, images)), folder),
         labels=resolve(_local(labels[0]), folder) if labels else None,
         attribute=properties.get("geoseg:attribute") or attributes[0],
-        split=split,  # type: ignore[arg-type]
+        split=split,
         aoi=resolve(_local(areas[0]), folder) if areas else None,
         nodata=None if nodata is None else float(nodata),
         weight=weight,

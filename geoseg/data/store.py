@@ -30,11 +30,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from geoseg.data.splitnames import SPLITS
 from geoseg.errors import DataError, problem
 
 SCHEMA_VERSION = 2
 _READABLE = (1, 2)
-SPLITS = ("trn", "val", "tst")
 _REMEDY = "run `python -m geoseg.sample` again"
 _OPEN_SHARDS = 128  # maps kept open per process; a system allows some thousands of files
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from geoseg.data.alike import Alike, Image, align
-from geoseg.data.scenes import SPLITS, Scene
+from geoseg.data.scenes import Scene
+from geoseg.data.splitnames import SPLITS
 from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.ground import Ground, read_ground
 from geoseg.geo.labelraster import LabelRaster

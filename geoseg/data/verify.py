@@ -14,7 +14,8 @@ from geoseg.data.counting import count_classes
 from geoseg.data.finishing import file_hash
 from geoseg.data.records import read_rows
 from geoseg.data.sampling import COUNTS, CRC_IMAGE, CRC_LABEL, CRC_VALID, VALID
-from geoseg.data.store import SPLITS, Store
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store
 from geoseg.errors import DataError, problem
 
 _REMEDY = "restore it from a copy, or make the scene again: --append --replace SCENE"

@@ -10,7 +10,7 @@ from geoseg.data.inspect import Inspection, SampleCount, SceneReport, crs_name, 
 from geoseg.data.inspect.offset import Offset
 from geoseg.data.inspect.pixels import PixelFacts
 from geoseg.data.inspect.polygons import PolygonFacts
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 from geoseg.geo.raster import RasterInfo
 
 _BANDS_SHOWN = 8

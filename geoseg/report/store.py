@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from geoseg.data.preview import coloured, shown_bands, stretched
-from geoseg.data.store import SPLITS, Store, StoreInfo
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store, StoreInfo
 from geoseg.report.charts import class_balance, histogram, valid_fractions
 from geoseg.report.footprints import SPLIT_COLOURS, Footprints, in_pixels, maps
 from geoseg.report.html import page, paragraph, raw_figure, row, section, swatches, table, warning_list
@@ -81,8 +82,9 @@ def empty_warnings(info: StoreInfo) -> list[str]:
                 f"{scene['image']}: no samples; {dropped['background']} windows hold background alone, "
                 f"{dropped['unknown']} no known pixel" + (f", {little} too little" if little else "")
             )
-    if any(scene["split"] == "val" for scene in info.scenes) and not info.samples["val"]:
-        lines.append("the val scenes gave no samples: training needs some to choose the best epoch")
+    asked = info.splitting.get("method", "csv") != "csv" or any(scene["split"] == "val" for scene in info.scenes)
+    if asked and not info.samples["val"]:  # a list without such scenes was warned of when it was read
+        lines.append("no sample came into the split val: training needs some to choose the best epoch")
     return lines
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from geoseg import __version__
 from geoseg.assess.review import Review, review
 from geoseg.data.dataset import SampleDataset
-from geoseg.data.store import SPLITS, Store
+from geoseg.data.splitnames import SPLITS
+from geoseg.data.store import Store
 from geoseg.learn.checkpoint import BEST, CONFIG, MEMORY, METRICS, REPORT
 from geoseg.learn.files import replacing
 from geoseg.learn.job import Job

@@ -122,6 +122,7 @@ def test_accepted(tmp_path: Path, key: str, written: str, value: object) -> None
         ("global.classes", "[true, no]", ["class names are text: put true in quotes"]),
         ("global.classes", "[1, 2]", ["put 1 in quotes"]),
         ("global.classes", "[a]", ["2 to 255 classes, background first"]),
+        ("global.classes", "{a: 1, b: 2}", ["such as [background, {name: building, value: 1}]"]),
         ("global.classes", "[a, a]", ["'a' 2 times"]),
         ("global.classes", "[a, {name: b, colour: red}]", ["classes[1].colour", "'#1f77b4'"]),
         ("global.classes", "[a, {value: 3}]", ["classes[1].name", "no such key"]),

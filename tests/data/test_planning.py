@@ -11,6 +11,7 @@ import geopandas
 import numpy as np
 import pytest
 import rasterio
+import shapely
 from affine import Affine
 from conftest import TRANSFORM, make_polygons, pixel_box
 from hypothesis import HealthCheck, given, settings
@@ -142,10 +143,12 @@ def test_rare_classes_are_seen_more_often(tmp_path: Path) -> None:
     assert aimed.class_pixels["trn"][2] / sum(aimed.class_pixels["trn"]) > 5 * grid[2] / sum(grid)
 
 
-def test_polygons_decide_the_split(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["trn", "val", "tst"], ["Training", "VALIDATION", "test"]])
+def test_polygons_decide_the_split(names: list[str], tmp_path: Path) -> None:
     scene = _scene(tmp_path)
-    areas = [pixel_box(0, 0, 150, 100), pixel_box(0, 110, 80, 90), pixel_box(90, 110, 60, 90)]
-    path = make_polygons(tmp_path / "areas.gpkg", areas, {"part": ["trn", "val", "tst"]}, crs="EPSG:32618")
+    angle = shapely.union(pixel_box(90, 110, 60, 90), pixel_box(80, 190, 10, 10))
+    areas = [pixel_box(0, 0, 150, 100), pixel_box(0, 110, 80, 90), angle]
+    path = make_polygons(tmp_path / "areas.gpkg", areas, {"part": names}, crs="EPSG:32618")
     splits = SplitOptions("polygons", file=path, attribute="part")
 
     store = make_store(tmp_path / "data", [scene], _options(splits=splits))
@@ -155,6 +158,32 @@ def test_polygons_decide_the_split(tmp_path: Path) -> None:
     assert store.info.splitting["apart"] > 0
     training = store.samples("trn")
     assert (training["col_off"] + 16).max() <= 100
+
+
+def test_a_polygon_as_wide_as_a_sample_gives_samples_wherever_it_lies(tmp_path: Path) -> None:
+    scene = _scene(tmp_path)
+    areas = [pixel_box(0, 0, 150, 100), pixel_box(3, 107, 34, 17)]  # no window of the scene's grid lies in the second
+    path = make_polygons(tmp_path / "areas.gpkg", areas, {"part": ["trn", "val"]}, crs="EPSG:32618")
+
+    store = make_store(
+        tmp_path / "data", [scene], _options(splits=SplitOptions("polygons", file=path, attribute="part"))
+    )
+
+    found = store.samples("val")
+    assert set(zip(found["row_off"], found["col_off"], strict=True)) == {
+        (row, col) for row in (3, 11, 19, 21) for col in (107, 108)
+    }
+
+
+def test_polygons_of_a_split_that_there_is_not(tmp_path: Path) -> None:
+    path = make_polygons(tmp_path / "areas.gpkg", [pixel_box(0, 0, 20, 20)], {"part": ["holdout"]}, crs="EPSG:32618")
+
+    with pytest.raises(DataError, match=r"'holdout'.*sample.split.attribute"):
+        make_store(
+            tmp_path / "data",
+            [_scene(tmp_path)],
+            _options(splits=SplitOptions("polygons", file=path, attribute="part")),
+        )
 
 
 def test_polygons_of_two_splits_on_common_ground_are_refused(tmp_path: Path) -> None:

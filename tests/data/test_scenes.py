@@ -93,13 +93,22 @@ def test_a_path_with_commas_in_quotes(tmp_path: Path) -> None:
     assert scene.image.name == "a,b.tif"
 
 
+def test_splits_by_their_common_names(tmp_path: Path) -> None:
+    names = ["trn", "TRAIN", "training", "val", "Valid", "validation", "tst", "test"]
+    scenes = _read(tmp_path, "".join(f"{i}.tif,{i}.gpkg,cls,{name}\n" for i, name in enumerate(names)))
+
+    assert [scene.split for scene in scenes] == ["trn"] * 3 + ["val"] * 3 + ["tst"] * 2
+
+
 def test_all_problems_at_once_with_their_lines(tmp_path: Path) -> None:
-    problems = _problems(tmp_path, "image,labels,attribute,split\na.tif,a.gpkg,cls,train\n\n,b.gpkg,cls,val\nc.tif,c\n")
+    problems = _problems(
+        tmp_path, "image,labels,attribute,split\na.tif,a.gpkg,cls,training set\n\n,b.gpkg,cls,val\nc.tif,c\n"
+    )
 
     assert len(problems) == 3
     assert "line 2" in problems[0]
-    assert "'train'" in problems[0]
-    assert "write trn" in problems[0]
+    assert "'training set'" in problems[0]
+    assert "trn, val or tst" in problems[0]
     assert "line 4" in problems[1]
     assert "no image" in problems[1]
     assert "line 5" in problems[2]

@@ -80,7 +80,7 @@ def test_warnings(store: Store, tmp_path: Path) -> None:
     changed = _but(info, scenes=(scene, empty), class_pixels={**info.class_pixels, "trn": (9, 0, 9)})
     assert store_warnings(changed)[:2] == ["one & two", "the trn samples hold no pixel of <road>"]
     assert store_warnings(changed)[-1].endswith("5 windows hold background alone, 2 no known pixel, 3 too little")
-    assert store_warnings(_but(info, samples={"trn": 9, "val": 0}))[-1].startswith("the val scenes gave no samples")
+    assert store_warnings(_but(info, samples={"trn": 9, "val": 0}))[-1].startswith("no sample came into the split val")
     alone = _but(info, scenes=(scene,), samples={"trn": 9}, splitting={})
     assert "there are no val samples" in store_warnings(alone)[-1]
     touching = _but(info, splitting={"distance_m": {"trn-val": 0, "trn-tst": 3.5}})

@@ -21,7 +21,7 @@ from geoseg.data.sampling import (
     plan_scene,
     read_block,
 )
-from geoseg.data.splits import SPLITS
+from geoseg.data.splitnames import SPLITS
 from geoseg.data.statistics import Moments, band_moments, merge
 from geoseg.data.survey import SceneFacts
 from geoseg.errors import GeosegError

@@ -35,6 +35,7 @@ class ClassMapping:
         ignore_value: Id of unknown pixels.
         ignore_values: Attribute values whose polygons are unknown ground.
         unmapped: What a value that stands for no class does: stop with an error, or become unknown or background.
+        remedy: What the user can do about such values.
     """
 
     num_classes: int
@@ -42,6 +43,7 @@ class ClassMapping:
     ignore_value: int = 255
     ignore_values: frozenset[Value] = field(default_factory=frozenset)
     unmapped: Literal["error", "ignore", "background"] = "error"
+    remedy: str = "map them in global.classes, list them in sample.ignore_values, or set sample.unmapped"
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_classes <= MAX_CLASSES:
@@ -149,8 +151,7 @@ def _unmapped(lost: list[Value], mapping: ClassMapping, where: str) -> str:
     known = [str(value) for value in mapping.by_value]
     near = difflib.get_close_matches(str(lost[0]), known, n=1)
     hint = f"; did you mean {near[0]!r} for {lost[0]!r}?" if near else ""
-    remedy = f"map them in global.classes, list them in sample.ignore_values, or set sample.unmapped{hint}"
-    return problem(where, f"values {shown}{more} of no class", f"one of {', '.join(known[:20])}", remedy)
+    return problem(where, f"values {shown}{more} of no class", f"one of {', '.join(known[:20])}", mapping.remedy + hint)
 
 
 def _count(codes: NDArray[np.intp], flags: NDArray[np.bool_], null: bool) -> int:
