@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,8 @@ class LocalProcesses(ProcessPoolExecutor):
 
     def __init__(self, workers: int, preload: Sequence[str] = ()) -> None:
         self.workers = workers
-        super().__init__(workers, mp_context=_server_context(preload), initializer=_prepare_process)
+        context = _server_context(preload)
+        super().__init__(workers, mp_context=context, initializer=_prepare_process, initargs=(context.Value("i", 0),))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Hand a call over to a process."""
@@ -258,8 +260,31 @@ def _outcome(future: Future[Any]) -> Any:
     raise error  # a worker was interrupted: so is the work
 
 
-def _prepare_process() -> None:
-    """Make a worker leave Ctrl-C to its parent, clean up on SIGTERM, and end if its parent dies."""
+def worker_number() -> int | None:
+    """Return the number of this process among those that work side by side, from 0; None if it is not one of them.
+
+    Workers of a Dask cluster have one if their name is a number, as in clusters that were started for the purpose.
+    """
+    if _number is not None or "distributed.worker" not in sys.modules:
+        return _number
+    from distributed import get_worker
+
+    try:
+        name = str(get_worker().name)
+    except ValueError:  # this is no worker
+        return None
+    return int(name) if name.isdecimal() else None
+
+
+_number: int | None = None
+
+
+def _prepare_process(taken: Any) -> None:
+    """Number a worker; make it leave Ctrl-C to its parent, clean up on SIGTERM, and end if its parent dies."""
+    global _number
+    with taken.get_lock():
+        _number = taken.value
+        taken.value += 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()

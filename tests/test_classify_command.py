@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,11 +20,15 @@ from affine import Affine
 from conftest import TRANSFORM, make_raster
 
 from geoseg.classify import main
+from geoseg.classify.running import Job
 from geoseg.config import load_config
 from geoseg.data.normalise import Normalisation
 from geoseg.learn.modelfile import ModelSpec, model_hash, save_model_file
 from geoseg.models import build_model
 from geoseg.predict import scene as scene_module
+from geoseg.predict.combine import Combination
+from geoseg.predict.output import MapDescription
+from geoseg.predict.scene import ClassifyOptions
 
 CLASSES = (
     {"id": 0, "name": "background", "value": None, "colour": "#101010"},
@@ -31,26 +36,27 @@ CLASSES = (
     {"id": 2, "name": "water", "value": "W", "colour": "#0000ff"},
 )
 
+SPEC = {
+    "model_name": "unetsmall",
+    "model_options": {},
+    "in_channels": 2,
+    "num_classes": 3,
+    "classes": CLASSES,
+    "bands": (1, 2),
+    "band_names": ("red", None),
+    "dtype": "uint8",
+    "normalisation": Normalisation((100.0, 100.0), (50.0, 50.0)),
+    "ignore_value": 255,
+    "samples_size": 64,
+    "resolution": (1.0, 1.0),
+    "crs": "EPSG:32618",
+}
+
 
 def make_model(path: Path, **changes) -> Path:
     """Write a model file of a small network with weights that give all classes on noise."""
     torch.manual_seed(4)
-    spec = {
-        "model_name": "unetsmall",
-        "model_options": {},
-        "in_channels": 2,
-        "num_classes": 3,
-        "classes": CLASSES,
-        "bands": (1, 2),
-        "band_names": ("red", None),
-        "dtype": "uint8",
-        "normalisation": Normalisation((100.0, 100.0), (50.0, 50.0)),
-        "ignore_value": 255,
-        "samples_size": 64,
-        "resolution": (1.0, 1.0),
-        "crs": "EPSG:32618",
-        **changes,
-    }
+    spec = {**SPEC, **changes}
     net = build_model(spec["model_name"], spec["in_channels"], spec["num_classes"])
     for layer in net.modules():
         if isinstance(layer, torch.nn.Conv2d | torch.nn.ConvTranspose2d):
@@ -536,6 +542,71 @@ def test_shares_of_a_batch_array_are_the_whole(model: Path, tmp_path: Path, monk
     monkeypatch.setenv("AWS_BATCH_JOB_ARRAY_SIZE", "2")
     assert classify(model, maps, images) == 0
     assert {name for name in files(maps) if name.endswith(".tif")} == {f"{name}_classes.tif" for name in "abc"}
+
+
+def tall(path: Path) -> Path:
+    """Write a raster of three parts of 2,048 rows, of which the last is short."""
+    return make_raster(path, noise((2, 4200, 32)), tiled=True, blockxsize=32, blockysize=256)
+
+
+def test_shares_of_one_image_are_its_parts(model: Path, tmp_path: Path, capsys):
+    image = tall(tmp_path / "tall.tif")
+    assert classify(model, tmp_path / "one", image) == 0
+    whole = (tmp_path / "one/tall_classes.tif").read_bytes()
+    maps = tmp_path / "maps"
+    said = []
+    for share in ("3/4", "1/4", "4/4", "2/4"):
+        assert not (maps / "tall_classes.tif").exists()
+        assert classify(model, maps, image, more=("--shard", share)) == 0
+        said.append(_said(capsys))
+    # Three parts for four shares: one of them has nothing to do.
+    assert [text.count("the map needs those of other shares") for text in said] == [1, 1, 1, 0]
+    assert (maps / "tall_classes.tif").read_bytes() == whole
+    assert files(maps) == files(tmp_path / "one")
+    assert classify(model, maps, image, more=("--shard", "2/4")) == 0
+    assert "was done already" in _said(capsys)
+    assert classify(model, tmp_path / "rest", image, more=("--shard", "2/3")) == 0
+    assert classify(model, tmp_path / "rest", image, more=("--resume",)) == 0
+    assert (tmp_path / "rest/tall_classes.tif").read_bytes() == whole
+
+
+def test_shares_of_one_image_need_the_same_windows(model: Path, tmp_path: Path, capsys):
+    image = tall(tmp_path / "tall.tif")
+    share = ("--shard", "1/2", "--max-memory", "8GiB")
+    refused(capsys, classify(model, tmp_path / "maps", image, more=share), 2, "--shard", "classification.window")
+    fixed = ("classification.window=512", "classification.batch_size=1")
+    assert classify(model, tmp_path / "maps", image, more=(*fixed, *share)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("classification.workers=2",), ("--dask-local", "2")])
+def test_processes_make_the_parts_of_one_image(model: Path, tmp_path: Path, capsys, how: tuple[str, ...]):
+    image = tall(tmp_path / "tall.tif")
+    outputs = "classification.outputs=[classes,confidence]"
+    assert classify(model, tmp_path / "one", image, more=(outputs,)) == 0
+    maps = tmp_path / "maps"
+    assert classify(model, maps, image, more=(outputs, *how)) == 0
+    assert "3 parts" in _said(capsys)
+    assert files(maps) == files(tmp_path / "one")
+    for name in files(maps):
+        assert (maps / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    assert classify(model, maps, image, more=(outputs, *how, "--resume")) == 0
+    assert "was done already" in _said(capsys)
+
+
+def test_a_process_loads_a_model_once_and_notices_another(model: Path, tmp_path: Path):
+    path = tmp_path / "best.safetensors"
+    path.write_bytes(model.read_bytes())
+    predictors = []
+    for _ in range(2):
+        described = MapDescription((), (), {"MODEL_HASH": model_hash(path)})
+        spec, folder = ModelSpec(**SPEC), tmp_path / "maps"
+        job = Job((path,), "cpu", "auto", Combination(), spec, (), described, folder, ClassifyOptions(), False)
+        predictors.append(job.predictor)
+        assert job.predictor is predictors[-1]
+        assert len(pickle.dumps(job)) < 20_000  # no weights in it
+        path.write_bytes(make_model(tmp_path / "other.safetensors", samples_size=32).read_bytes())
+    assert predictors[1] is not predictors[0]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 
 from geoseg import execution
 from geoseg.errors import DataError
-from geoseg.execution import local_executor, map_tasks, resolve_workers, usable_cpus
+from geoseg.execution import local_executor, map_tasks, resolve_workers, usable_cpus, worker_number
 
 
 def work(task: int) -> tuple[int, int]:
@@ -52,6 +52,17 @@ def test_tasks_come_back_with_results_or_exceptions(workers: int) -> None:
     assert {task: value[0] for task, value in results.items()} == {0: 0, 1: 1, 2: 4, 4: 16, 5: 25}
     here = {value[1] for value in results.values()} == {os.getpid()}
     assert here == (workers == 1)
+
+
+def number_after_a_while(_: int) -> int | None:
+    time.sleep(0.5)  # so that both processes have work
+    return worker_number()
+
+
+def test_processes_are_numbered() -> None:
+    with local_executor(2) as executor:
+        assert {number for _, number in map_tasks(executor, number_after_a_while, range(4))} == {0, 1}
+    assert worker_number() is None
 
 
 @pytest.mark.parametrize("workers", [0, 1])

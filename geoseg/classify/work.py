@@ -4,72 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import geoseg
-from geoseg.classify.model import chosen_bands, map_classes, numbered, refuse_conflicts, thresholds_of
-from geoseg.cli import Invocation, Log, Progress, progress
+from geoseg.classify.model import chosen_bands, finish_options, map_classes, numbered, refuse_conflicts, thresholds_of
+from geoseg.classify.running import Job, forget_models, run_all
+from geoseg.cli import Invocation, Log
 from geoseg.errors import ConfigError, DataError, GeosegError, ScenesFailed, problem
-from geoseg.execution import InlineExecutor, map_tasks, resolve_workers, share_of_work
-from geoseg.geo.raster import stem
+from geoseg.execution import share_of_work
 from geoseg.learn.capacity import parse_memory
 from geoseg.learn.modelfile import ModelSpec, model_hash, read_model_spec
 from geoseg.predict.combine import Combination
+from geoseg.predict.fitting import check_image
 from geoseg.predict.images import Image, find_images, refuse_same_stems
-from geoseg.predict.loading import load_predictor, refuse_strangers
-from geoseg.predict.output import MapDescription, classes_tag, output_path, refuse_input
+from geoseg.predict.loading import refuse_strangers
+from geoseg.predict.output import MapDescription, classes_tag, refuse_input
 from geoseg.predict.plan import SlidingOptions
-from geoseg.predict.predictor import Predictor
-from geoseg.predict.scene import ClassifyOptions, SceneResult, bands_of, check_image, classify_scene, windows_of
-from geoseg.predict.styles import write_classes, write_style
-from geoseg.report.quicklook import Legend, draw_quicklook
-from geoseg.settings import executor_of
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that is needed to classify any of the images, in this process or another.
-
-    Attributes:
-        models: Model files; several are averaged.
-        device: Where to compute.
-        precision: Number type.
-        combination: Looks at every window.
-        spec: What the first model file says.
-        classes: The classes of the maps: id, name, colour, value.
-        description: What every map says about itself.
-        folder: Where maps go.
-        options: How to classify and what to write.
-        quicklook: Whether to draw a picture of every map.
-        threads: Threads of a process; None leaves them as they are.
-    """
-
-    models: tuple[Path, ...]
-    device: str
-    precision: str
-    combination: Combination
-    spec: ModelSpec
-    classes: tuple[dict[str, Any], ...]
-    description: MapDescription
-    folder: Path
-    options: ClassifyOptions
-    quicklook: bool
-    threads: int | None = None
-
-    @property
-    def predictor(self) -> Predictor:
-        """The network, loaded once in each process."""
-        return _loaded(self.models, self.device, self.precision, self.combination)
-
-
-@lru_cache(maxsize=1)
-def _loaded(models: tuple[Path, ...], device: str, precision: str, combination: Combination) -> Predictor:
-    return load_predictor(models, device, precision, combination)[0]
+from geoseg.predict.scene import ClassifyOptions, SceneResult
+from geoseg.predict.styles import write_classes
 
 
 def classify_images(call: Invocation) -> None:
@@ -79,14 +33,14 @@ def classify_images(call: Invocation) -> None:
         ScenesFailed: Some images failed, the others are done.
         DataError: All failed.
     """
-    _loaded.cache_clear()  # the files may have changed since a former call in this process
-    images = _share(_images(call), call)
-    job = _prepare(call)
+    forget_models()
+    images, share = _share(_images(call), call)
+    job = replace(_prepare(call), share=share)
     failures = _check_all(images, job, call.log)
     todo = [image for image in images if image not in failures]
     if call.config.classification.overwrite is False:
         todo = _without_existing(todo, job, call.log)
-    results = _classify_all(todo, job, call, failures) if todo else []
+    results = run_all(todo, job, call, failures) if todo else []
     if results:
         facts = {key: job.description.tags[key] for key in ("MODEL_NAME", "MODEL_HASH", "GEOSEG_VERSION")}
         write_classes(job.folder, job.classes, {key.lower(): value for key, value in facts.items()})
@@ -107,16 +61,32 @@ def _images(call: Invocation) -> list[Image]:
     return found.images
 
 
-def _share(images: list[Image], call: Invocation) -> list[Image]:
-    """Return the images of this share of the work: every n-th."""
+def _share(images: list[Image], call: Invocation) -> tuple[list[Image], tuple[int, int]]:
+    """Return the images of this share of the work, every n-th, and which share of their parts: where shares are more
+    than images, all of them have some parts of each.
+    """
     try:
         place, count = share_of_work(call.options.shard)
     except ValueError as error:
         raise ConfigError(problem("--shard", str(error), "i/n, such as 3/10", "correct it")) from error
+    if count == 1:
+        return images, (1, 1)
+    if count > len(images):
+        _refuse_open_plan(call)
+        call.log.info(f"share {place} of {count}: the parts of {len(images)} images are shared out")
+        return images, (place, count)
     mine = images[place - 1 :: count]
-    if count > 1:
-        call.log.info(f"share {place} of {count}: {len(mine)} of {len(images)} images")
-    return mine
+    call.log.info(f"share {place} of {count}: {len(mine)} of {len(images)} images")
+    return mine, (1, 1)
+
+
+def _refuse_open_plan(call: Invocation) -> None:
+    """Refuse shares of one image whose windows each share would choose for itself."""
+    section = call.config.classification
+    if call.options.max_memory and (not isinstance(section.window, int) or section.batch_size is None):
+        found = "windows that each share of an image would choose for itself (--max-memory)"
+        remedy = "set classification.window and classification.batch_size"
+        raise ConfigError(problem("--shard", found, "the same windows in all shares", remedy))
 
 
 def _prepare(call: Invocation) -> Job:
@@ -156,6 +126,7 @@ def _prepare(call: Invocation) -> Job:
             aoi=section.aoi,
             bounds=section.bounds,
             max_memory=parse_memory(call.options.max_memory) if call.options.max_memory else None,
+            finish=finish_options(section),
         ),
         quicklook=section.quicklook,
     )
@@ -177,6 +148,8 @@ def _description(
     }
     if section.test_time_augmentation != "none" or section.temperature != 1:
         tags["LOOKS"] = f"{section.test_time_augmentation}, temperature {section.temperature:g}"
+    if (unit := section.minimum_mapping_unit) is not None:
+        tags["MINIMUM_MAPPING_UNIT"] = f"{unit:g} pixels" if isinstance(unit, float) else unit
     if call.config_path is not None:
         tags |= {"CONFIG_HASH": call.config.fingerprint(), "CONFIG": call.config.to_yaml()}
     values = tuple(entry["value"] for entry in classes) if section.values == "attribute" else None
@@ -189,7 +162,7 @@ def _check_all(images: Sequence[Image], job: Job, log: Log) -> dict[Image, tuple
     failures: dict[Image, tuple[str, ...]] = {}
     for image in images:
         try:
-            refuse_input(image, [output_path(job.folder, image, output) for output in job.options.outputs])
+            refuse_input(image, job.options.paths(job.folder, image).values())
             for warning in check_image(image, job.spec, job.options):
                 log.warn(warning)
         except GeosegError as error:
@@ -199,77 +172,17 @@ def _check_all(images: Sequence[Image], job: Job, log: Log) -> dict[Image, tuple
 
 def _without_existing(images: Sequence[Image], job: Job, log: Log) -> list[Image]:
     todo = [
-        image
-        for image in images
-        if not all(output_path(job.folder, image, output).exists() for output in job.options.outputs)
+        image for image in images if not all(path.exists() for path in job.options.paths(job.folder, image).values())
     ]
     if len(todo) < len(images):
         log.note(f"{len(images) - len(todo)} images have their maps already and are skipped")
     return todo
 
 
-def _classify_all(
-    images: Sequence[Image], job: Job, call: Invocation, failures: dict[Image, tuple[str, ...]]
-) -> list[SceneResult]:
-    """Classify images; reasons of those that fail are added to `failures`."""
-    workers = min(resolve_workers(call.config.classification.workers), len(images))
-    with executor_of(call.options.scheduler, call.options.dask_local, workers, (__name__,)) as executor:
-        if isinstance(executor, InlineExecutor):
-            return _one_by_one(images, job, failures)
-        if call.options.scheduler is None:
-            job = replace(job, threads=max(1, resolve_workers("auto") // max(1, workers)))
-        results: dict[Image, SceneResult] = {}
-        with progress(len(images), "classifying", "images") as bar:
-            for image, outcome in map_tasks(executor, partial(_classify_task, job), images):
-                bar.update(1)
-                if isinstance(outcome, GeosegError):
-                    failures[image] = outcome.problems
-                elif isinstance(outcome, Exception):
-                    raise outcome
-                else:
-                    results[image] = outcome
-    return [results[image] for image in images if image in results]
-
-
-def _one_by_one(images: Sequence[Image], job: Job, failures: dict[Image, tuple[str, ...]]) -> list[SceneResult]:
-    results = []
-    predictor = job.predictor
-    with progress(sum(windows_of(image, predictor, job.options) for image in images), "classifying", "windows") as bar:
-        for image in images:
-            bar.set_text(stem(image))
-            try:
-                results.append(_classify_one(image, job, bar))
-            except GeosegError as error:
-                failures[image] = error.problems
-    return results
-
-
-def _classify_task(job: Job, image: Image) -> SceneResult:
-    """Classify an image in a process of its own."""
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
-    return _classify_one(image, job, None)
-
-
-def _classify_one(image: Image, job: Job, bar: Progress | None) -> SceneResult:
-    bands = bands_of(image, job.spec, job.options)
-    tags = {**job.description.tags, "BANDS": ",".join(map(str, bands)), "SOURCE": str(image)}
-    description = replace(job.description, tags=tags)
-    step = None if bar is None else bar.update
-    result = classify_scene(image, job.predictor, bands, job.folder, description, job.options, step)
-    class_map = result.paths.get("classes")
-    if class_map is not None and not result.already:
-        write_style(class_map, job.classes)
-        if job.quicklook and description.values is None:
-            picture = class_map.with_suffix(".png")
-            draw_quicklook(picture, None, class_map, Legend(description.class_names, description.colours))
-    return result
-
-
 def _summary(results: Sequence[SceneResult], names: Sequence[str]) -> Iterator[str]:
     for result in results:
         if result.already:
-            yield f"{result.image}: was done already"
+            yield f"{result.image}: was done already, by an earlier run or by another at the same time"
             continue
         known = result.class_pixels.sum()
         shares = ", ".join(

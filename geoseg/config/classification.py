@@ -159,5 +159,6 @@ class ClassificationSection(Section):
     )
     polygon_background: Annotated[bool, switch()] = key(False, "Also write polygons of background.")
     workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
-        1, "Processes that classify images side by side; auto is one per usable CPU."
+        1,
+        "Processes that classify images, and parts of large ones, side by side; auto is one per GPU, or per usable CPU.",
     )

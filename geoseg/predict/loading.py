@@ -25,6 +25,7 @@ def load_predictor(
     device: str = "auto",
     precision: str = "auto",
     combination: Combination | None = None,
+    worker: int | None = None,
 ) -> tuple[Predictor, ModelSpec]:
     """Load a model file, or several whose probabilities are averaged, for classification.
 
@@ -33,6 +34,7 @@ def load_predictor(
         device: "auto", "cpu" or "cuda".
         precision: "auto", "32-true", "bf16-mixed" or "16-mixed".
         combination: Further looks at every window; None: one.
+        worker: The number of this process among those that work side by side, which share out the GPUs; None: alone.
 
     Returns:
         The predictor, and what the first file says.
@@ -44,6 +46,7 @@ def load_predictor(
     """
     place = resolve_device(device, section="classification")
     autocast = _AUTOCAST[resolve_precision(precision, place, section="classification")]
+    place = gpu_of(place, worker, torch.cuda.device_count() if place == "cuda" else 0)
     files = [paths] if isinstance(paths, Path) else list(paths)
     loaded = [load_model_file(path) for path in files]
     spec = loaded[0][1]
@@ -69,6 +72,17 @@ def load_predictor(
         bands=spec.in_channels,
     )
     return predictor, spec
+
+
+def gpu_of(device: str, worker: int | None, count: int) -> str:
+    """Return where a worker computes: of several GPUs worker k takes the k-th, and begins anew after the last.
+
+    Args:
+        device: "cpu" or "cuda".
+        worker: From 0; None: it is alone.
+        count: GPUs of this machine.
+    """
+    return f"cuda:{worker % count}" if device == "cuda" and worker is not None and count > 1 else device
 
 
 def refuse_strangers(files: Sequence[Path], specs: Sequence[ModelSpec]) -> None:

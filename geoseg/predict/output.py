@@ -13,7 +13,7 @@ from typing import Any
 from geoseg.data.classes import default_colour
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
-from geoseg.geo.raster import RasterInfo, RasterWriter, create_geotiff, publish_cog, same_file, stem
+from geoseg.geo.raster import Level, RasterInfo, RasterWriter, create_geotiff, publish_cog, same_file, stem
 from geoseg.geo.raster.writing import Description
 from geoseg.predict.counting import MapCounts
 from geoseg.predict.outputs import MapOutput, map_outputs
@@ -42,13 +42,23 @@ def output_path(folder: Path, image: str | os.PathLike[str], output: str = "clas
     return folder / f"{stem(image)}_{output}.tif"
 
 
+def parts_folder(folder: Path, image: str | os.PathLike[str]) -> Path:
+    """Return where the parts of an image's maps lie until they are complete."""
+    return folder / f".{stem(image)}_parts"
+
+
 def class_colours(classes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a colour per class: its own, or one of the palette."""
     return tuple(entry.get("colour") or default_colour(number) for number, entry in enumerate(classes))
 
 
 def publish_maps(
-    store: PartStore, parts: Sequence[Window], folder: Path, like: RasterInfo, description: MapDescription
+    store: PartStore,
+    parts: Sequence[Window],
+    folder: Path,
+    like: RasterInfo,
+    description: MapDescription,
+    classes: Sequence[Level] | None = None,
 ) -> dict[str, Path]:
     """Put the maps of a scene together from its parts; each appears complete or not at all. Return them by output.
 
@@ -58,6 +68,7 @@ def publish_maps(
         folder: Where the maps go.
         like: The image; size, transform, CRS and control points are copied from it.
         description: Class names, colours and tags.
+        classes: The tiles of the class map, if they are not those of the parts.
 
     Raises:
         DataError: A map cannot be written.
@@ -68,10 +79,9 @@ def publish_maps(
         template = store.folder / f".{output.name}_template.tif"
         with _described(template, output, like, description):
             pass  # no pixel: it is there for its description
+        levels = classes if classes and output.name == "classes" else store.map_levels(output, parts)
         try:
-            publish_cog(
-                template, store.map_levels(output, parts), output.profile, paths[output.name], output.resampling
-            )
+            publish_cog(template, levels, output.profile, paths[output.name], output.resampling)
         finally:
             template.unlink(missing_ok=True)
     return paths
@@ -95,14 +105,12 @@ def write_maps(
     refuse_input(like.path, [output_path(folder, like.path, output) for output in outputs])
     count = len(description.class_names)
     maps = map_outputs(outputs, count, description.values)
-    store = PartStore(folder / f".{stem(like.path)}_parts", maps, like.window.shape, count)
-    store.begin("", resume=False)
-    try:
+    store = PartStore(parts_folder(folder, like.path), "", maps, like.window.shape, count)
+    with store.at_work(keep=False):
         with store.writing([like.window], MapCounts.zero(count)) as writer:
             yield writer
-        publish_maps(store, [like.window], folder, like, description)
-    finally:
-        store.remove()
+        with store.finishing([like.window]):
+            publish_maps(store, [like.window], folder, like, description)
 
 
 def refuse_input(image: str | os.PathLike[str], outputs: Iterable[Path]) -> None:

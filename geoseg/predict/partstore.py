@@ -1,17 +1,23 @@
 """The parts of a scene's maps on disk: each appears by rename when it is complete, and is not computed again.
 
 <folder>/.<scene>_parts/
-  run.json                    what the parts were made of; parts of anything else are thrown away
-  r0000000_c0000000/          a part: rows and columns at which it begins
-    classes.tif classes_1.tif classes_2.tif     its tiles, and those of its overviews
-    part.json                 its counts
+  0123456789abcdef/             a run: a hash of all that decides its bytes
+    run.json                    what that is
+    r0000000_c0000000/          a part: rows and columns at which it begins
+      classes.tif classes_1.tif classes_2.tif     its tiles, and those of its overviews
+      part.json                 its counts
+
+Processes that make the same maps at the same time use one another's parts. Those that would make other maps of the same
+name are refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.data.counting import count_classes
+from geoseg.data.locks import in_use, locked
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 from geoseg.geo.raster import Level, RasterWriter, TileFile, create_tiles, finish_part, level_shapes, part_file
@@ -28,6 +35,7 @@ from geoseg.predict.counting import MapCounts
 from geoseg.predict.outputs import MapOutput
 
 _IDS = "ids"  # among the arrays of a block: its class ids, for counting
+_RUN_DIGITS = 16
 _OVERVIEWS = 2  # of a part; with more, tiles of neighbouring parts would be needed
 
 
@@ -35,38 +43,98 @@ class PartStore:
     """The parts of one scene.
 
     Args:
-        folder: Where they lie.
+        home: The folder of the scene's parts; that of the maps is its parent.
+        made_of: All that decides their bytes, as text.
         outputs: The maps that are made.
         shape: (height, width) of the scene.
         num_classes: Number of classes, for the counts.
+
+    Attributes:
+        run: A hash of `made_of`.
+        folder: Where the parts of this run lie.
     """
 
-    def __init__(self, folder: Path, outputs: Sequence[MapOutput], shape: tuple[int, int], num_classes: int) -> None:
-        self.folder, self.outputs, self.num_classes = folder, tuple(outputs), num_classes
-        self._shape = shape
+    def __init__(
+        self, home: Path, made_of: str, outputs: Sequence[MapOutput], shape: tuple[int, int], num_classes: int
+    ) -> None:
+        self.home, self.outputs, self.num_classes = home, tuple(outputs), num_classes
+        self.run = hashlib.sha256(made_of.encode()).hexdigest()[:_RUN_DIGITS]
+        self.folder = home / self.run
+        self._made_of, self._shape = made_of, shape
         self.levels = min(1 + _OVERVIEWS, len(level_shapes(*shape)))
 
-    def begin(self, made_of: str, resume: bool) -> None:
-        """Make the folder; parts of an earlier run are kept if it was the same and `resume` is wanted.
+    @contextlib.contextmanager
+    def at_work(self, keep: bool) -> Iterator[bool]:
+        """Hold the folder while parts are made; yields whether no other process is making the same.
+
+        Parts that nobody is at work on are thrown away: those of other runs, and without `keep` those of this one too.
 
         Raises:
-            DataError: The folder cannot be made.
+            DataError: Another process is making other maps of the same name, or the folder cannot be made.
         """
-        record = self.folder / "run.json"
+        alone = self._begin(keep)
         try:
-            if not (resume and record.is_file() and record.read_text(encoding="utf-8") == made_of):
-                self.remove()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for unfinished in self.folder.glob(".*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
-            hidden = record.with_name("run.json.tmp")
-            hidden.write_text(made_of, encoding="utf-8")
-            hidden.replace(record)
+            with in_use(self.home):
+                if self._others():
+                    found = (
+                        "maps of the same name that another process is making, of another image or with other options"
+                    )
+                    remedy = "wait for it, or choose another output folder"
+                    raise DataError(problem(self.home.parent, found, "one run at a time", remedy))
+                yield alone
+        finally:
+            self._leave()
+
+    def _begin(self, keep: bool) -> bool:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            with locked(self.home) as alone:
+                if alone:
+                    self._clear(keep)
+                if alone or not self._others():
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    hidden = self.folder / f".run-{uuid.uuid4().hex[:8]}.json"
+                    hidden.write_text(self._made_of, encoding="utf-8")
+                    hidden.replace(self.folder / "run.json")
         except OSError as error:
             found = f"a folder that cannot be made ({error.strerror})"
             raise DataError(
-                problem(self.folder.parent, found, "a writable place", "choose another output folder")
+                problem(self.home.parent, found, "a writable place", "choose another output folder")
             ) from error
+        return alone
+
+    def _clear(self, keep: bool) -> None:
+        """Remove what runs have left that were not this one, or did not end well."""
+        kept = self.folder if keep else None
+        unfinished = [] if kept is None else list(kept.glob(".*"))
+        for path in [*(path for path in self.home.iterdir() if path != kept), *unfinished]:
+            shutil.rmtree(path, ignore_errors=True)
+            if path.is_file():
+                path.unlink()
+
+    def _others(self) -> list[Path]:
+        try:
+            return [p for p in self.home.iterdir() if p != self.folder and not p.name.startswith(".") and p.is_dir()]
+        except FileNotFoundError:
+            return []
+
+    def _leave(self) -> None:
+        """Remove the folder if there is nothing in it to go on from, and nobody else is at work."""
+        with locked(self.home) as alone:
+            if alone and self.is_empty():
+                shutil.rmtree(self.home, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def finishing(self, parts: Sequence[Window]) -> Iterator[bool]:
+        """Put maps together while nobody else does; yields whether all parts are there, and removes them afterwards.
+
+        Where some are missing, somebody may have been sooner.
+        """
+        with locked(self.folder, wait=True):
+            whole = all(self.has(part) for part in parts)
+            yield whole
+            if whole:
+                self.remove()
 
     def path(self, part: Window) -> Path:
         """Return the folder of a part."""
@@ -102,12 +170,15 @@ class PartStore:
         ]
 
     def remove(self) -> None:
-        """Remove all parts; quietly, if there are none."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all parts at once; quietly, if there are none."""
+        gone = self.home / f".gone-{uuid.uuid4().hex[:8]}"
+        with contextlib.suppress(FileNotFoundError):
+            self.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     def is_empty(self) -> bool:
         """Tell whether no part is complete."""
-        return not any(self.folder.glob("r*_c*"))
+        return not any(self.home.glob("*/r*_c*"))
 
     @contextlib.contextmanager
     def writing(self, run: Sequence[Window], counts: MapCounts) -> Iterator[RunWriter]:
@@ -132,6 +203,7 @@ class RunWriter:
 
     def __init__(self, store: PartStore, run: Sequence[Window], counts: MapCounts) -> None:
         self._store, self._counts = store, counts
+        self._mark = uuid.uuid4().hex[:8]  # another process may be making the same part
         self._coming = list(run)
         self._part: Window | None = None
         self._missing = 0
@@ -195,15 +267,20 @@ class RunWriter:
             levels = [Level(part.height, part.width, [TileFile(folder / f"{output.name}.tif")])]
             finish_part(levels, self._store.levels, output.profile, output.resampling)
         (folder / "part.json").write_text(json.dumps(self._counts.taken().to_dict()), encoding="utf-8")
-        folder.replace(self._store.path(part))
         self._part = None
+        try:
+            folder.replace(self._store.path(part))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not self._store.has(part):
+                raise
         waiting, self._waiting = self._waiting, []
         for window, values in waiting:
             self._place(window, values)
 
     def _temporary(self, part: Window) -> Path:
         path = self._store.path(part)
-        return path.with_name(f".{path.name}")
+        return path.with_name(f".{path.name}-{self._mark}")
 
 
 def as_record(facts: dict[str, Any]) -> str:

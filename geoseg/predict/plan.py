@@ -15,6 +15,7 @@ from geoseg.predict.blend import Span, overlapping_tiles, window_count
 BLENDINGS = ("none", "hann", "gaussian")
 PART = 2048
 _WIDEST = 8  # parts of a strip
+_PIECES_PER_WORKER = 4
 _STATE_BYTES = 24 * 2**20
 #: Of the rows of pixels of a strip that windows above each other share, so that GDAL's cache holds them.
 _ROWS_BYTES = 24 * 2**20
@@ -151,6 +152,24 @@ def runs(wanted: Sequence[Window]) -> list[list[Window]]:
     return groups
 
 
+def pieces(plan: Plan, wanted: Sequence[Window], workers: int = 1) -> list[list[Window]]:
+    """Cut parts, in the order of `parts`, into pieces that are computed apart.
+
+    Windows that reach across the border of two pieces are computed twice: one worker takes runs as long as they are,
+    several take shorter ones, so that all are done at about the same time.
+    """
+    if plan.blending == "none" and PART % plan.side == 0:
+        return [[part] for part in wanted]
+    longest = len(wanted) if workers == 1 else -(-len(wanted) // (_PIECES_PER_WORKER * workers))
+    return [run[at : at + longest] for run in runs(wanted) for at in range(0, len(run), max(1, longest))]
+
+
+def share_of(wanted: Sequence[Window], share: tuple[int, int]) -> list[Window]:
+    """Return the i-th of n shares of parts, i from 1: neighbours, which have windows in common."""
+    place, count = share
+    return list(wanted[(place - 1) * len(wanted) // count : place * len(wanted) // count])
+
+
 def spans(plan: Plan, region: Window) -> tuple[Span, Span]:
     """Return the rows and the columns of overlapping windows that decide a region."""
     return (
@@ -162,9 +181,14 @@ def spans(plan: Plan, region: Window) -> tuple[Span, Span]:
 def region_tiles(plan: Plan, region: Window) -> Iterator[Tile]:
     """Yield the windows that a region needs, in order; what they write is not clipped to it where they are blended."""
     if plan.blending == "none":
-        for tile in tiles(region.height, region.width, plan.side, 0):
-            write = tile.write.shifted(region.row_off, region.col_off)
-            yield Tile(write, grown(write, plan.context, plan.divisor))
+        # Windows of the whole strip, cut: so they are the same wherever the region begins and ends.
+        top = region.row_off // plan.side * plan.side
+        for tile in tiles(plan.height - top, region.width, plan.side, 0):
+            whole = tile.write.shifted(top, region.col_off)
+            write = whole.intersection(region)
+            if write is None:
+                return
+            yield Tile(write, grown(whole, plan.context, plan.divisor))
         return
     yield from overlapping_tiles(plan.height, plan.width, plan.side, plan.overlap, *spans(plan, region))
 
@@ -175,7 +199,8 @@ def count_windows(plan: Plan, wanted: Sequence[Window] | None = None) -> int:
     for run in runs(parts(plan) if wanted is None else wanted):
         region = bounding(run)
         if plan.blending == "none":
-            total += -(-region.height // plan.side) * -(-region.width // plan.side)
+            rows_of_windows = -(-region.row_stop // plan.side) - region.row_off // plan.side
+            total += rows_of_windows * -(-region.width // plan.side)
         else:
             rows, columns = spans(plan, region)
             total += (rows.stop - rows.lead) * (columns.stop - columns.lead)

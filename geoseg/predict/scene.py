@@ -1,9 +1,8 @@
-"""From one image file to its maps: what must fit the model is checked, then windows slide and maps are written."""
+"""From one image file to its maps: windows slide, parts are made, maps are put together from them."""
 
 from __future__ import annotations
 
-import hashlib
-import math
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,35 +12,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.errors import DataError, problem
-from geoseg.geo.grid import bounding
+from geoseg.errors import DataError, GeosegError
+from geoseg.geo.grid import Window, bounding
 from geoseg.geo.raster import (
     Raster,
     RasterInfo,
     Reading,
-    contradicting,
     key_of,
     local_files,
-    numbers_by_name,
     open_raster,
     read_info,
     read_tags,
-    stem,
 )
-from geoseg.geo.vector.reproject import as_pyproj
-from geoseg.learn.modelfile import ModelSpec
+from geoseg.geo.vector.writing import FORMATS, read_polygon_tags
 from geoseg.predict.area import Area, AreaSource
 from geoseg.predict.budget import plan_within
 from geoseg.predict.counting import MapCounter, MapCounts
-from geoseg.predict.output import MapDescription, output_path, publish_maps, refuse_input
+from geoseg.predict.finishing import ClassNames, FinishOptions, finish_classes, polygons_path
+from geoseg.predict.output import MapDescription, output_path, parts_folder, publish_maps, refuse_input
 from geoseg.predict.outputs import map_outputs, needs_probabilities
 from geoseg.predict.partstore import PartStore, as_record
-from geoseg.predict.plan import Plan, SlidingOptions, count_windows, parts, runs
+from geoseg.predict.plan import Plan, SlidingOptions, count_windows, parts, pieces, runs, share_of
 from geoseg.predict.predictor import Predictor
 from geoseg.predict.sliding import plan_windows, predict_blocks
 
-_RUN, _RUN_DIGITS = "RUN", 16  # the tag that tells whether a map is that of the run which is resumed
-_RESOLUTION_FACTOR = 1.5  # ground pixels that differ by more look different to the network
+POLYGONS = "polygons"  # among the files of a scene
+_RUN = "RUN"  # the tag that tells whether a map is that of the run which is resumed
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class ClassifyOptions:
         aoi: A vector file; what lies outside its polygons is not classified.
         bounds: (left, bottom, right, top) in the image's CRS; the same.
         max_memory: Bytes that the process may hold; window and batch are chosen to keep that.
+        finish: What is done to the class map: small regions, polygons.
     """
 
     sliding: SlidingOptions = field(default_factory=SlidingOptions)
@@ -73,6 +70,14 @@ class ClassifyOptions:
     aoi: str | os.PathLike[str] | None = None
     bounds: tuple[float, float, float, float] | None = None
     max_memory: int | None = None
+    finish: FinishOptions = field(default_factory=FinishOptions)
+
+    def paths(self, folder: Path, image: str | os.PathLike[str]) -> dict[str, Path]:
+        """Return the files that are written for an image, by output; the class map's polygons are "polygons"."""
+        found = {output: output_path(folder, image, output) for output in self.outputs}
+        if self.finish.polygons is not None:
+            found[POLYGONS] = polygons_path(folder, image, self.finish.polygons)
+        return found
 
 
 @dataclass(frozen=True)
@@ -105,39 +110,98 @@ class SceneResult:
         return self.height * self.width / 1e6 / max(self.seconds, 1e-9)
 
 
-def check_image(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions | None = None) -> list[str]:
-    """Check that an image is one the model can classify, without reading pixels.
+@dataclass(frozen=True)
+class SceneWork:
+    """All that decides the maps of one image; it may be sent to other processes, to make parts of them.
 
-    Args:
+    Attributes:
         image: The image.
-        spec: The model's metadata.
-        options: Which bands are to be used.
+        bands: Band numbers, from 1, in the network's order.
+        folder: Where the maps go.
+        description: What the maps say about themselves; with thresholds, "uncertain" is its last class.
+        options: How to classify and what to write.
+        plan: The windows.
+        made_of: All that decides the bytes of the maps, as text.
+        share: (i, n), i from 1: the i-th of n shares of the parts is to be made here; (1, 1): all.
+    """
 
-    Returns:
-        Warnings.
+    image: str
+    bands: tuple[int, ...]
+    folder: Path
+    description: MapDescription
+    options: ClassifyOptions
+    plan: Plan
+    made_of: str
+    share: tuple[int, int] = (1, 1)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The files of the maps, by output."""
+        return self.options.paths(self.folder, self.image)
+
+    @property
+    def parts(self) -> list[Window]:
+        """The parts that are to be made here."""
+        return share_of(parts(self.plan), self.share)
+
+    @property
+    def windows(self) -> int:
+        """How many windows those take."""
+        return sum(count_windows(self.plan, piece) for piece in pieces(self.plan, self.parts))
+
+    @property
+    def keep(self) -> bool:
+        """Whether parts that are there already are used: those of an interrupted run, or of other shares."""
+        return self.options.resume or self.share != (1, 1)
+
+    @property
+    def store(self) -> PartStore:
+        """Where the parts lie."""
+        classes, values = len(self.description.class_names), self.description.values
+        count = classes - (self.options.thresholds is not None)
+        outputs = map_outputs(self.options.outputs, count, values, self.options.scaled)
+        home = parts_folder(self.folder, self.image)
+        return PartStore(home, self.made_of, outputs, (self.plan.height, self.plan.width), classes)
+
+    def is_done(self) -> bool:
+        """Tell whether all maps are there and were made like this."""
+        run = self.store.run
+        return all(_made_by(path) == run for path in self.paths.values())
+
+    def result(self, counts: MapCounts | None, seconds: float) -> SceneResult:
+        """Return the outcome; without counts the maps were there already."""
+        found = counts or MapCounts.zero(len(self.description.class_names))
+        return SceneResult(
+            image=self.image,
+            paths=self.paths,
+            height=self.plan.height,
+            width=self.plan.width,
+            seconds=seconds,
+            class_pixels=found.classes,
+            seam_index=found.seam_index,
+            already=counts is None,
+        )
+
+
+def plan_scene(
+    image: str | os.PathLike[str],
+    predictor: Predictor,
+    bands: Sequence[int],
+    folder: Path,
+    description: MapDescription,
+    options: ClassifyOptions,
+) -> SceneWork:
+    """Return the work on one image, before a pixel is read; arguments as those of `classify_scene`.
 
     Raises:
-        DataError: Another number of bands or data type than the model was trained on, or an unreadable file.
+        DataError: The image cannot be read, or is one of its own maps.
+        CapacityError: No window fits into the memory that is allowed.
     """
-    options = options or ClassifyOptions()
-    info = read_info(image, reading=spec.reading)
-    named = _named_bands(info, spec, options)
-    if named is None:
-        _check_bands(info, spec, options.bands)
-    if info.dtype != spec.dtype:
-        found = f"{info.dtype} values"
-        remedy = (
-            f"convert the image without scaling: gdal_translate -ot {_gdal_type(spec.dtype)}, if its units are the same"
-        )
-        raise DataError(problem(image, found, f"{spec.dtype} as in the model's training images", remedy))
-    notes = [] if named else _name_warnings(info, spec, options.bands or spec.bands)
-    return [*notes, *_resolution_warnings(info, spec)]
-
-
-def bands_of(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...]:
-    """Return the numbers, from 1, of an image's bands in the order of the model's: by name where it has all by name."""
-    info = read_info(image, reading=spec.reading)
-    return _named_bands(info, spec, options) or options.bands or spec.bands
+    refuse_input(image, options.paths(folder, image).values())
+    with open_raster(image, bands, reading=options.reading) as raster:
+        plan = _plan(predictor, raster.info, options)
+        made_of = _made_of(raster, plan, description, options)
+        return SceneWork(os.fspath(image), raster.bands, folder, description, options, plan, made_of)
 
 
 def classify_scene(
@@ -163,67 +227,107 @@ def classify_scene(
     Raises:
         DataError: The image cannot be read, or the maps cannot be written.
     """
+    result = do_scene(plan_scene(image, predictor, bands, folder, description, options), predictor, on_progress)
+    assert result is not None, "this was no share"
+    return result
+
+
+def do_scene(
+    work: SceneWork, predictor: Predictor, on_progress: Callable[[int], None] | None = None
+) -> SceneResult | None:
+    """Make the parts of a scene one after another in this process, then its maps; None if parts of others are missing.
+
+    Where it fails, parts that are complete stay, to be resumed from.
+
+    Raises:
+        DataError: The image cannot be read, the maps cannot be written, or another process makes others of their name.
+    """
     start = time.perf_counter()
-    paths = {output: output_path(folder, image, output) for output in options.outputs}
-    refuse_input(image, paths.values())
-    outputs = map_outputs(options.outputs, predictor.num_classes, description.values, options.scaled)
-    num_classes = len(description.class_names)
-    with open_raster(image, bands, reading=options.reading) as raster:
-        plan = _plan(predictor, raster.info, options)
-        made_of = _made_of(raster, plan, description, options)
-        run = hashlib.sha256(made_of.encode()).hexdigest()[:_RUN_DIGITS]
-        if options.resume and all(_made_by(path) == run for path in paths.values()):
-            if on_progress is not None:
-                on_progress(count_windows(plan))
-            counts, already = MapCounts.zero(num_classes), True
-        else:
-            described = replace(description, tags={**description.tags, _RUN: run})
-            store = PartStore(_parts_folder(folder, image), outputs, (plan.height, plan.width), num_classes)
-            counts, already = (
-                _make_maps(predictor, raster, plan, store, (made_of, described, options), on_progress),
-                False,
-            )
-    return SceneResult(
-        image=os.fspath(image),
-        paths=paths,
-        height=plan.height,
-        width=plan.width,
-        seconds=time.perf_counter() - start,
-        class_pixels=counts.classes,
-        seam_index=counts.seam_index,
-        already=already,
-    )
+    step = on_progress or (lambda _: None)
+    if work.keep and work.is_done():
+        step(work.windows)
+        return work.result(None, time.perf_counter() - start)
+    with work.store.at_work(work.keep) as alone:
+        todo = pieces(work.plan, work.parts)
+        try:
+            for piece in todo if alone else reversed(todo):  # to meet whoever is making the same
+                make_parts(work, predictor, piece, step)
+            counts = finish_scene(work)
+        except (GeosegError, OSError):
+            if not work.is_done():
+                raise
+            counts = None  # somebody else was sooner, and took the parts from under us
+    if counts is None and not work.is_done():
+        return None
+    return work.result(counts, time.perf_counter() - start)
 
 
-def _make_maps(
-    predictor: Predictor,
-    raster: Raster,
-    plan: Plan,
-    store: PartStore,
-    how: tuple[str, MapDescription, ClassifyOptions],
-    on_progress: Callable[[int], None] | None,
-) -> MapCounts:
-    """Make parts and maps; where it fails, parts that are complete stay, to be resumed from."""
-    made_of, description, options = how
-    store.begin(made_of, options.resume)
-    try:
-        counts = _make_parts(predictor, raster, plan, store, options, on_progress)
-        publish_maps(store, parts(plan), store.folder.parent, raster.info, description)
-    except BaseException:
-        if store.is_empty():
-            store.remove()
-        raise
-    store.remove()
+def make_parts(
+    work: SceneWork, predictor: Predictor, wanted: Sequence[Window], on_progress: Callable[[int], None] | None = None
+) -> None:
+    """Compute those of some parts of a scene that are not there yet.
+
+    Args:
+        work: The scene.
+        predictor: The network.
+        wanted: Parts, in the order of `geoseg.predict.plan.parts`.
+        on_progress: Called with the number of windows just done, those that need not be computed included.
+
+    Raises:
+        DataError: The image cannot be read, or a part cannot be written.
+    """
+    step, store = on_progress or (lambda _: None), work.store
+    missing = [part for part in wanted if not store.has(part)]
+    step(count_windows(work.plan, wanted) - count_windows(work.plan, missing))
+    if not missing:
+        return
+    options = work.options
+    likelihood = needs_probabilities(options.outputs)
+    with open_raster(work.image, work.bands, reading=options.reading) as raster:
+        everywhere = options.aoi is None and options.bounds is None
+        area = None if everywhere else Area(raster.info, options.aoi, options.bounds)
+        source = raster if area is None else AreaSource(raster, area)
+        for run in runs(missing):
+            region = bounding(run)
+            counter = MapCounter(store.num_classes, region)
+            with store.writing(run, counter.counts) as writer:
+                blocks = predict_blocks(predictor, source, work.plan, region, likelihood, step, options.thresholds)
+                for block in blocks:
+                    known = block if area is None else area.cut(block)
+                    counter.add(known)
+                    writer.write(known)
+
+
+def finish_scene(work: SceneWork) -> MapCounts | None:
+    """Put the maps of a scene together if all its parts are there; None if some are missing.
+
+    Raises:
+        DataError: A map cannot be written.
+    """
+    everything, store = parts(work.plan), work.store
+    if not all(store.has(part) for part in everything):
+        return None
+    with store.finishing(everything) as whole:
+        if not whole:
+            return None
+        counts = store.counts(everything)
+        description = replace(work.description, tags={**work.description.tags, _RUN: store.run})
+        like = read_info(work.image, reading=work.options.reading)
+        names = ClassNames(description.values or range(len(description.class_names)), description.class_names)
+        finished = finish_classes(store, everything, like, names, work.options.finish, description.tags)
+        publish_maps(store, everything, work.folder, like, description, finished and finished.levels)
+        if finished is not None and finished.class_pixels is not None:
+            counts.classes[:] = finished.class_pixels
     return counts
-
-
-def _parts_folder(folder: Path, image: str | os.PathLike[str]) -> Path:
-    return folder / f".{stem(image)}_parts"
 
 
 def _made_by(path: Path) -> str | None:
     """Return what run a map was made by, or None where there is no map."""
-    return read_tags(path).get(_RUN) if path.is_file() else None
+    if path.suffix in FORMATS:
+        return read_polygon_tags(path).get(_RUN)
+    with contextlib.suppress(DataError):
+        return read_tags(path).get(_RUN) if path.is_file() else None
+    return None
 
 
 def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> Plan:
@@ -236,33 +340,6 @@ def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> P
     return plan_within(predictor, shape, sliding, pixel, options.max_memory, likelihood)
 
 
-def _make_parts(
-    predictor: Predictor,
-    raster: Raster,
-    plan: Plan,
-    store: PartStore,
-    options: ClassifyOptions,
-    on_progress: Callable[[int], None] | None,
-) -> MapCounts:
-    """Compute the parts that are missing; return the counts of all."""
-    everything = parts(plan)
-    missing = [part for part in everything if not store.has(part)]
-    step = on_progress or (lambda _: None)
-    step(count_windows(plan) - count_windows(plan, missing))
-    likelihood = needs_probabilities([output.name for output in store.outputs])
-    area = None if options.aoi is None and options.bounds is None else Area(raster.info, options.aoi, options.bounds)
-    source = raster if area is None else AreaSource(raster, area)
-    for run in runs(missing):
-        region = bounding(run)
-        counter = MapCounter(store.num_classes, region)
-        with store.writing(run, counter.counts) as writer:
-            for block in predict_blocks(predictor, source, plan, region, likelihood, step, options.thresholds):
-                known = block if area is None else area.cut(block)
-                counter.add(known)
-                writer.write(known)
-    return store.counts(everything)
-
-
 def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: ClassifyOptions) -> str:
     """Return all that decides the bytes of a scene's parts."""
     image, bands = raster.info.path, raster.bands
@@ -270,71 +347,9 @@ def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: C
     facts = {"image": key_of(image), "files": files, "plan": asdict(plan), "tags": dict(description.tags)}
     chosen = {"outputs": options.outputs, "bands": bands, "scaled": options.scaled, "thresholds": options.thresholds}
     chosen |= {"aoi": None if options.aoi is None else _stamp(Path(options.aoi)), "bounds": options.bounds}
+    chosen["finish"] = asdict(options.finish)
     return as_record({**facts, **chosen, "reading": options.reading.to_dict(), "values": description.values})
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:
     return str(path), path.stat().st_size, path.stat().st_mtime_ns
-
-
-def windows_of(image: str | os.PathLike[str], predictor: Predictor, options: ClassifyOptions) -> int:
-    """Return how many windows `classify_scene` will compute for an image."""
-    info = read_info(image, reading=options.reading)
-    return count_windows(_plan(predictor, info, options))
-
-
-def _named_bands(info: RasterInfo, spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...] | None:
-    return numbers_by_name(spec.band_names, info.band_names) if options.by_name else None
-
-
-def _check_bands(info: RasterInfo, spec: ModelSpec, bands: Sequence[int] | None) -> None:
-    chosen = tuple(bands or spec.bands)
-    here = len(info.image_bands)
-    if len(chosen) != spec.in_channels:
-        found = f"{len(chosen)} chosen bands {list(chosen)}"
-        raise DataError(problem(info.path, found, f"{spec.in_channels} as the model has", "choose as many"))
-    if max(chosen) > info.count:
-        found = f"{info.count} bands"
-        expected = f"at least {max(chosen)}: the model has {spec.in_channels} bands, numbers {list(chosen)}"
-        raise DataError(problem(info.path, found, expected, "give an image with the bands of the training images"))
-    # Bands 1..n were most likely all the bands there were; taking the first n of more could pair wrong ones silently.
-    if bands is None and chosen == tuple(range(1, len(chosen) + 1)) and here > len(chosen):
-        remedy = f"name the ones to use: --bands {' '.join(map(str, chosen))} or global.bands"
-        raise DataError(problem(info.path, f"{here} bands", f"{spec.in_channels} as the model has", remedy))
-
-
-def _name_warnings(info: RasterInfo, spec: ModelSpec, chosen: tuple[int, ...]) -> list[str]:
-    """Say where bands are taken by number although the image has one of the model's names at another place."""
-    here = tuple(info.band_names[band - 1] for band in chosen)
-    if not contradicting(spec.band_names, here):
-        return []
-    found = f"bands {', '.join(str(name) for name in here)} where the model had {', '.join(map(str, spec.band_names))}"
-    right = numbers_by_name(spec.band_names, info.band_names)
-    return [f"{info.path}: {found}" + (f"; here those are --bands {' '.join(map(str, right))}" if right else "")]
-
-
-def _resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
-    if spec.resolution is None or not info.georeferenced:
-        return []
-    try:
-        here_in, trained_in = as_pyproj(info.crs, info.path), as_pyproj(spec.crs, "model")
-    except DataError:
-        return []
-    # Metres and degrees cannot be compared; without a CRS on either side the units are taken to be the same.
-    if (here_in is None) != (trained_in is None) or (
-        here_in is not None and trained_in is not None and here_in.is_geographic != trained_in.is_geographic
-    ):
-        return []
-    here, trained = (math.sqrt(side[0] * side[1]) for side in (info.resolution, spec.resolution))
-    factor = here / trained if trained else 1.0
-    if 1 / _RESOLUTION_FACTOR <= factor <= _RESOLUTION_FACTOR:
-        return []
-    return [
-        f"{info.path}: pixels of {here:g} units, the model was trained on {trained:g}; "
-        "expect worse results, or resample the image"
-    ]
-
-
-def _gdal_type(dtype: str) -> str:
-    names = {"uint8": "Byte", "int8": "Int8", "float32": "Float32", "float64": "Float64"}
-    return names.get(dtype, dtype.replace("uint", "UInt").replace("int", "Int"))
