@@ -24,6 +24,7 @@ from geoseg.geo.regions import number_regions
 
 SIDE = 1024  # of a block
 BATCH = 4096  # polygons
+_BATCH_PLACES = 500_000  # and corners of theirs
 
 Read = Callable[[Window], NDArray[Any]]
 
@@ -110,9 +111,17 @@ def outlines(sources: Sources, shape: tuple[int, int], tracing: Tracing) -> Iter
 
 
 class _Region(NamedTuple):
-    """Parts of a region, and its value."""
+    """A region as it is put together.
+
+    Attributes:
+        parts: Its parts in blocks.
+        holes: Those of parts without holes: places (n, 2), and number of the hole each belongs to. A hole that lies
+            within a block touches none of its edges, so it has no say in how parts are joined.
+        value: Of its pixels.
+    """
 
     parts: list[shapely.Polygon]
+    holes: list[tuple[NDArray[np.int32], NDArray[np.int32]]]
     value: int
 
 
@@ -182,12 +191,12 @@ class _Joiner:
         inner = [edge for edge, rim in zip(edges, at_rim, strict=True) if not rim]
         waiting = set(np.unique(np.concatenate([np.zeros(1, np.int32), *inner])).tolist())
         for number in sorted(block.polygons):
-            region = _Region([block.polygons[number]], int(block.kinds[number])), block.sums[number]
+            polygon, value = block.polygons[number], int(block.kinds[number])
             if number in waiting:
                 self._parent[start + number] = start + number
-                self._open[start + number] = region
+                self._open[start + number] = _opened(polygon, value), block.sums[number]
             else:
-                yield region
+                yield _Region([polygon], [], value), block.sums[number]
         self._link([_line(edge, block.kinds, start) for edge in edges], window)
         self._next += len(block.kinds)
 
@@ -227,32 +236,46 @@ class _Joiner:
         (region, sums), (other, further) = self._open[one], self._open.pop(two)
         self._parent[two] = one
         # The lower number stays, which makes the order of regions that of their first parts; the longer list grows.
-        long, short = sorted((region.parts, other.parts), key=len, reverse=True)
-        long.extend(short)
-        self._open[one] = _Region(long, region.value), _Sums(*(a + b for a, b in zip(sums, further, strict=True)))
+        long, short = sorted((region, other), key=lambda r: len(r.parts), reverse=True)
+        long.parts.extend(short.parts)
+        long.holes.extend(short.holes)
+        self._open[one] = long, _Sums(*(a + b for a, b in zip(sums, further, strict=True)))
 
 
 def _line(edge: NDArray[np.int32], kinds: NDArray[Any], start: int) -> NDArray[np.int64]:
     return np.stack([np.where(edge > 0, edge.astype(np.int64) + start, -1), kinds[edge].astype(np.int64)])
 
 
+def _opened(polygon: shapely.Polygon, value: int) -> _Region:
+    """Return a part of a region with its holes put aside."""
+    if not polygon.interiors:
+        return _Region([polygon], [], value)
+    places, numbers = shapely.get_coordinates(list(polygon.interiors), return_index=True)
+    return _Region([shapely.Polygon(polygon.exterior)], [(places.astype(np.int32), numbers.astype(np.int32))], value)
+
+
 def _finished(region: _Region, sums: _Sums, tracing: Tracing) -> Iterator[Outline]:
     """Yield the polygon of a complete region, unless it is too small."""
-    polygon = region.parts[0] if len(region.parts) == 1 else _joined(region.parts)
     per_pixel = sums.ground / sums.pixels
-    if tracing.fill_holes and polygon.interiors:
-        least = tracing.fill_holes / (per_pixel if "fill_holes" in tracing.metric else 1)
-        holes = [ring for ring in polygon.interiors if shapely.Polygon(ring).area >= least]
-        polygon = shapely.Polygon(polygon.exterior, holes)
+    least = tracing.fill_holes / (per_pixel if "fill_holes" in tracing.metric else 1)
+    polygon = _joined(region, least)
     area = polygon.area * per_pixel
     if (area if "min_area" in tracing.metric else polygon.area) >= tracing.min_area:
         yield Outline(polygon, region.value, area, sums.confidence / sums.pixels)
 
 
-def _joined(parts: list[shapely.Polygon]) -> shapely.Polygon:
-    whole = shapely.union_all(parts)
-    assert isinstance(whole, shapely.Polygon), "parts of a region share sides of pixels"
-    return shapely.Polygon(_without_straight(whole.exterior), [_without_straight(ring) for ring in whole.interiors])
+def _joined(region: _Region, least: float) -> shapely.Polygon:
+    """Return the polygon of a region, without holes of less than `least` pixels."""
+    polygon = region.parts[0]
+    shell, holes = polygon.exterior, list(polygon.interiors)
+    if len(region.parts) > 1:
+        polygon = shapely.union_all(region.parts)
+        assert isinstance(polygon, shapely.Polygon), "parts of a region share sides of pixels"
+        shell = shapely.linearrings(_without_straight(polygon.exterior))
+        holes = [shapely.linearrings(_without_straight(ring)) for ring in polygon.interiors]
+    rings = [shapely.linearrings(places.astype(np.float64), indices=numbers) for places, numbers in region.holes]
+    every = np.concatenate([np.array(holes, object), *rings])
+    return shapely.polygons(shell, holes=every[shapely.area(shapely.polygons(every)) >= least])
 
 
 def _without_straight(ring: shapely.LinearRing) -> NDArray[np.float64]:
@@ -266,11 +289,13 @@ def _without_straight(ring: shapely.LinearRing) -> NDArray[np.float64]:
 def batches(found: Iterator[Outline], transform: Affine) -> Iterator[tuple[NDArray[Any], Mapping[str, NDArray[Any]]]]:
     """Yield polygons in the map's coordinates, counterclockwise, some thousand at a time, and their other fields."""
     waiting: list[Outline] = []
+    places = 0
     for outline in found:
         waiting.append(outline)
-        if len(waiting) == BATCH:
+        places += shapely.get_num_coordinates(outline.polygon)
+        if len(waiting) == BATCH or places > _BATCH_PLACES:
             yield _batch(waiting, transform)
-            waiting = []
+            waiting, places = [], 0
     if waiting:
         yield _batch(waiting, transform)
 
