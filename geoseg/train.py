@@ -64,6 +64,8 @@ def _train(invocation: Invocation) -> None:
         f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
         f"{job.runtime.precision}, seed {job.runtime.seed}"
     )
+    if saved is None and _resumes(invocation):
+        log.note(f"no checkpoint in {folder}: starting from the beginning")
     if saved:
         log.note(f"going on after epoch {saved.epoch}" + (" and a part of the next" if saved.progress["step"] else ""))
     log.note(describe(memory))
@@ -97,19 +99,21 @@ def _mlflow_run(config: Config, job: Job, resumed: bool, log: Log) -> MlflowRun 
     return MlflowRun(target, job.folder, resumed, params, log.warn)
 
 
+def _resumes(invocation: Invocation) -> bool:
+    """Tell whether a run shall go on; what the command line says counts more than what the config says."""
+    options = invocation.options
+    return options.resume or (invocation.config.training.resume and not options.overwrite)
+
+
 def _find_start(config: Config, folder: Path, invocation: Invocation) -> Checkpoint | None:
     """Return the checkpoint to go on from; refuses an existing run, and one of another model, before data is read."""
     from geoseg.learn.checkpoint import LAST, find_checkpoint
     from geoseg.learn.modelfile import check_matches
 
     options, training = invocation.options, config.training
-    # What is said on the command line counts more than what the config says.
-    resume = options.resume or (training.resume and not options.overwrite)
     overwrite = options.overwrite or (training.overwrite and not options.resume)
-    saved = find_checkpoint(folder, resume, overwrite)
+    saved = find_checkpoint(folder, _resumes(invocation), overwrite)
     if saved is None:
-        if resume:
-            invocation.log.note(f"no checkpoint in {folder}: starting from the beginning")
         return None
     spec, seed = saved.model_spec(), saved.settings["seed"]
     check_matches(

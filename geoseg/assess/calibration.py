@@ -84,7 +84,7 @@ class Calibration:
 
 
 def reliability_of(confidence: NDArray[np.floating], right: NDArray[np.bool_], bins: int = BINS) -> Reliability:
-    """Count pixels by confidence.
+    """Count pixels by confidence; a value on the border of two bins belongs to the lower one.
 
     Args:
         confidence: (n,) of each pixel's class, 0..1.
@@ -92,7 +92,7 @@ def reliability_of(confidence: NDArray[np.floating], right: NDArray[np.bool_], b
         bins: Number of bins.
     """
     values = np.clip(confidence.astype(np.float64), 0, 1)
-    place = np.minimum((values * bins).astype(np.int64), bins - 1)
+    place = np.clip(np.ceil(values * bins).astype(np.int64) - 1, 0, bins - 1)
     pixels, rights = (np.bincount(chosen, minlength=bins) for chosen in (place, place[right]))
     return Reliability(pixels, rights, np.bincount(place, weights=values, minlength=bins))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from geoseg.assess import blocks as module
 from geoseg.assess.blocks import ComparedBlock, block_tiles
 from geoseg.assess.boundary import BoundaryOverlap
-from geoseg.assess.calibration import Calibration, whole_reliability
+from geoseg.assess.calibration import Calibration, reliability_of, whole_reliability
 from geoseg.assess.difference import COLOURS, KINDS, difference_map
 from geoseg.assess.objects import ObjectMatcher
 from geoseg.geo.grid import tiles
@@ -241,3 +241,12 @@ def test_blocks_have_the_margin_that_was_asked_for(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "BLOCK", 16)
     info = read_info(make_raster(tmp_path / "m.tif", np.zeros((20, 20), np.uint8)))
     assert [tile.read.shape for tile in block_tiles(info, 2)] == [(20, 20), (20, 8), (8, 20), (8, 8)]
+
+
+def test_a_confidence_on_the_border_of_bins_is_in_the_lower_one_as_in_training() -> None:
+    """Intervals open below and closed above, as Guo et al. define them."""
+    values = np.array([0.0, 0.25, 0.250001, 0.5, 0.75, 0.9, 1.0])
+
+    found = reliability_of(values, np.ones(7, bool), bins=4)
+
+    assert found.pixels.tolist() == [2, 2, 1, 2]
