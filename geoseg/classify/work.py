@@ -99,6 +99,8 @@ def _prepare(call: Invocation) -> Job:
     refuse_conflicts(config, spec, models[0])
     thresholds = thresholds_of(section.uncertain_below, spec)
     classes = map_classes(spec, thresholds is not None, section.values == "attribute")
+    if section.polygons is not None and "confidence" not in section.outputs:
+        call.log.note("polygons say nothing of confidence; with confidence among classification.outputs they do")
     sliding = SlidingOptions(
         window=section.window if isinstance(section.window, int) else None,
         overlap=section.overlap,
