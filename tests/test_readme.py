@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
+from geoseg import plan
 from geoseg.config import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,3 +92,15 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8"))
     missing = [link for link in targets if "://" not in link and not (document.parent / link).exists()]
     assert missing == []
+
+
+def test_the_batches_of_the_readme_are_those_that_plan_works_out(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = {m[1]: int(m[2]) for m in re.finditer(r"^\| `(\w+)`.*\| (\d+) \|$", text, re.MULTILINE)}
+    config, found = tmp_path / "config.yaml", tmp_path / "plan.json"
+    config.write_text("global: {number_of_bands: 4, num_classes: 5, samples_size: 256}\n")
+
+    assert plan.main([str(config), "--memory", "11GiB", "--json", str(found)]) == 0
+
+    rows = json.loads(found.read_text())["models"]
+    assert shown == {row["model"]: row["largest"][0] for row in rows}
