@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from geoseg.geo.grid import Window
-from geoseg.predict.polygons import Outline, Sources, Tracing, batches, outlines
+from geoseg.predict.polygons import Outline, Sources, Tracing, _Joiner, batches, outlines
 
 NODATA = 255
 
@@ -153,3 +153,22 @@ def test_batches_hold_all(monkeypatch: pytest.MonkeyPatch):
     assert sum(sizes) == len(found)
     assert max(sizes) == 7
     assert len(sizes) == math.ceil(len(found) / 7)
+
+
+def test_regions_wait_no_longer_than_a_row_of_blocks(monkeypatch: pytest.MonkeyPatch):
+    values = np.zeros((640, 32), np.uint8)
+    values[np.arange(640) % 8 < 5] = 1  # 80 bars of 5 rows; those across a line between rows of blocks wait
+    waiting = []
+    closed = _Joiner.closed
+
+    def counted(joiner: _Joiner, last: bool) -> Any:
+        yield from closed(joiner, last)
+        waiting.append((len(joiner._open), len(joiner._parent)))
+
+    monkeypatch.setattr(_Joiner, "closed", counted)
+    found = traced(values, 20, left_out=frozenset({0}))
+    assert len(found) == 80
+    assert len(waiting) == 32
+    assert max(opened for opened, _ in waiting) == 1
+    assert max(links for _, links in waiting) <= 3  # its two parts on the line, and itself
+    assert waiting[-1] == (0, 0)
