@@ -18,6 +18,7 @@ from torch import nn
 
 from geoseg.errors import ConfigError, problem
 from geoseg.learn import processes
+from geoseg.memory.measure import peak_resident_bytes
 
 if TYPE_CHECKING:  # takes seconds to import, and `classify` needs this module's decisions without it
     from lightning_fabric import Fabric
@@ -240,11 +241,8 @@ def peak_memory(device: torch.device) -> float:
     """
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
-    try:
-        import resource
-    except ImportError:  # Windows
-        return math.nan
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    resident = peak_resident_bytes()
+    return math.nan if resident is None else float(resident)
 
 
 def _cpu_multiplies_bfloat16() -> bool:

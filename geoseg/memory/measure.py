@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -327,3 +328,20 @@ def resident_bytes() -> int | None:
     import resource
 
     return pages * resource.getpagesize()
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the most resident memory this program had so far, or None where the system does not say (Windows).
+
+    Not `ru_maxrss` on Linux: a process takes that over from the one that started it, however large it was.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

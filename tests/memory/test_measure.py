@@ -177,3 +177,21 @@ def test_an_error_in_the_step_leaves_nothing_behind() -> None:
         measure_step(net, *batch(), failing, by_module=True)
     assert not net._forward_hooks
     assert measure_step(net, *batch(), F.cross_entropy).saved > 0
+
+
+_LARGE = """
+import subprocess, sys
+held = b"x" * 900_000_000
+words = "import pathlib, sys; sys.path[:0] = [{0!r}]; from geoseg.memory.measure import peak_resident_bytes as peak; "
+words += "first = peak(); held = b'x' * 100_000_000; print(first, peak() - first)"
+sys.exit(subprocess.call([sys.executable, "-c", words.format(sys.argv[1])]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells it for a program")
+def test_the_peak_is_that_of_the_program_not_of_the_one_that_started_it() -> None:
+    words = [sys.executable, "-c", _LARGE, str(Path(__file__).resolve().parents[2])]
+    first, more = map(int, subprocess.run(words, check=True, capture_output=True, text=True).stdout.split())
+
+    assert first < 800_000_000
+    assert 95_000_000 < more < 130_000_000

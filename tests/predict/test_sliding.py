@@ -308,10 +308,10 @@ def test_parts_partition_a_scene(blending: str):
 
 
 _MEASURE = """
-import resource
 import numpy as np, torch
 from geoseg.geo.grid import Window
 from geoseg.geo.raster import Pixels
+from geoseg.memory.measure import peak_resident_bytes
 from geoseg.predict.plan import SlidingOptions, parts, runs
 from geoseg.predict.predictor import Predictor
 from geoseg.predict.sliding import plan_windows, predict_blocks
@@ -323,9 +323,6 @@ class Endless:
     def read(self, window):
         return Pixels(np.ones((1, window.height, window.width), np.uint8), np.ones((window.height, window.width), bool))
 
-def highest():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
 for blending, height, width in (
     ("none", 256, 25_000), ("none", 25_000, 256), ("hann", 25_000, 256), ("hann", 256, 25_000)
 ):
@@ -334,14 +331,14 @@ for blending, height, width in (
     for run in runs(parts(plan)):
         region = Window(run[0].row_off, run[0].col_off, sum(part.height for part in run), run[0].width)
         for number, _ in enumerate(predict_blocks(predictor, Endless(), plan, region)):
-            before = before or (number == 8 and highest())
-    print(highest() - before)
+            before = before or (number == 8 and peak_resident_bytes())
+    print(peak_resident_bytes() - before)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux alone")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells it for a program")
 def test_memory_does_not_grow_with_the_raster():
     printed = subprocess.run([sys.executable, "-c", _MEASURE], check=True, capture_output=True, text=True).stdout
-    grown = [int(line) // 1024 for line in printed.split()]
+    grown = [int(line) // 2**20 for line in printed.split()]
     # The scores of the scene would be 170 MiB.
     assert max(grown) < 12
