@@ -26,9 +26,10 @@ from geoseg.data.normalise import Normalisation
 from geoseg.errors import DataError
 from geoseg.geo.raster import read_info
 from geoseg.learn.modelfile import ModelSpec
+from geoseg.predict.fitting import check_image
 from geoseg.predict.output import MapDescription
 from geoseg.predict.predictor import Predictor
-from geoseg.predict.scene import ClassifyOptions, check_image, classify_scene
+from geoseg.predict.scene import ClassifyOptions, classify_scene
 from geoseg.sample import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Tile, Window, tiles
 from geoseg.geo.ground import Ground
-from geoseg.geo.raster import Raster, RasterInfo, Reading, open_raster, read_info
+from geoseg.geo.raster import Raster, RasterInfo, Reading, Resampled, open_raster, read_info
 
 BLOCK = 1024
 
@@ -30,6 +30,7 @@ class Reference:
         bands: Its bands that count for validity.
         reading: How its values were read.
         uncertain: Id in the map of pixels that it leaves open; they count as pixels without a class.
+        resampled: Whether the image was resampled to the map's grid before it was classified.
     """
 
     ground: Ground
@@ -37,6 +38,7 @@ class Reference:
     bands: Sequence[int] | None = None
     reading: Reading | None = None
     uncertain: int | None = None
+    resampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,12 +138,18 @@ def _read(tile: Tile, class_map: Raster, reference: Reference, image: Raster | N
     return ComparedBlock(tile.write, tile.write.within(tile.read), label, known, predicted[0], classified)
 
 
+def on_grid_of(class_map: RasterInfo, image: Raster, reference: Reference) -> Raster:
+    """Return an image as it was classified: resampled to the map's grid, if it was then."""
+    return Resampled(image, class_map.height, class_map.width) if reference.resampled else image
+
+
 @contextlib.contextmanager
 def _validity_source(reference: Reference, class_map: RasterInfo) -> Iterator[Raster | None]:
     if reference.image is None:
         yield None
         return
-    with open_raster(reference.image, reference.bands, reading=reference.reading) as image:
+    with open_raster(reference.image, reference.bands, reading=reference.reading) as source:
+        image = on_grid_of(class_map, source, reference)
         info = image.info
         size, map_size = (info.height, info.width), (class_map.height, class_map.width)
         if size != map_size or not info.transform.almost_equals(class_map.transform, 1e-9):

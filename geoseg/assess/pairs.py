@@ -50,12 +50,14 @@ class MapFacts:
         bands: Numbers of the image's bands that were classified.
         ignore_value: Label of unknown pixels in the samples.
         reading: How the image's values were read.
+        resampled: Whether the image was resampled to the map's grid.
     """
 
     classes: tuple[Mapping[str, Any], ...] | None
     bands: tuple[int, ...] | None
     ignore_value: int | None
     reading: Reading = field(default_factory=Reading)
+    resampled: bool = False
 
     @property
     def uncertain(self) -> int | None:
@@ -91,6 +93,7 @@ def read_map_facts(class_map: Path) -> MapFacts:
             bands=tuple(int(band) for band in tags["BANDS"].split(",")) if "BANDS" in tags else None,
             ignore_value=int(tags["IGNORE_VALUE"]) if "IGNORE_VALUE" in tags else None,
             reading=Reading.from_dict(json.loads(tags.get("READING", "{}"))),
+            resampled="RESAMPLED" in tags,
         )
     except (ValueError, KeyError, TypeError) as error:
         found = f"metadata that cannot be understood ({error})"
@@ -137,7 +140,7 @@ def read_reference(
     ground = read_ground(pair.ground, info, mapping, rules)
     warnings = [*ground.warnings, *ground.check(pair.ground, info)]
     reading = facts.reading if pair.nodata is None else replace(facts.reading, nodata=pair.nodata)
-    return Reference(ground, pair.image, facts.bands, reading, facts.uncertain), warnings
+    return Reference(ground, pair.image, facts.bands, reading, facts.uncertain, facts.resampled), warnings
 
 
 def _names(classes: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -31,6 +31,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bands", nargs="+", type=int, metavar="N", help="bands to use, from 1, in the model's order")
     parser.add_argument("--resume", action="store_true", help="go on with what an interrupted run left of its maps")
     parser.add_argument(
+        "--resample", action="store_true", help="read images in the pixel size of the training, and map them so"
+    )
+    parser.add_argument(
         "--max-memory", metavar="SIZE", help="choose windows that keep the process below this, such as 2GiB"
     )
     parser.add_argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 import time
@@ -24,10 +25,10 @@ from geoseg.learn.modelfile import ModelSpec
 from geoseg.learn.runtime import resolve_device
 from geoseg.predict.combine import Combination
 from geoseg.predict.counting import MapCounts
-from geoseg.predict.fitting import bands_of
+from geoseg.predict.fitting import fitted
 from geoseg.predict.images import Image
 from geoseg.predict.loading import load_predictor
-from geoseg.predict.output import MapDescription
+from geoseg.predict.output import RESAMPLED, MapDescription
 from geoseg.predict.plan import PART, pieces
 from geoseg.predict.predictor import Predictor
 from geoseg.predict.scene import (
@@ -177,10 +178,13 @@ def _planned(images: Sequence[Image], job: Job, executor: Executor, failures: Fa
 
 def _plan_task(job: Job, image: Image) -> SceneWork:
     _set_threads(job)
-    bands = bands_of(image, job.spec, job.options)
-    tags = {**job.description.tags, "BANDS": ",".join(map(str, bands)), "SOURCE": str(image)}
-    description = replace(job.description, tags=tags)
-    work = plan_scene(image, job.predictor, bands, job.folder, description, job.options)
+    options = fitted(image, job.spec, job.options)
+    bands = options.bands or ()
+    own = {"BANDS": ",".join(map(str, bands)), "SOURCE": str(image), "READING": json.dumps(options.reading.to_dict())}
+    if options.shape is not None:
+        own[RESAMPLED] = "to the size of the training's pixels"
+    description = replace(job.description, tags={**job.description.tags, **own})
+    work = plan_scene(image, job.predictor, bands, job.folder, description, options)
     return replace(work, share=job.share)
 
 

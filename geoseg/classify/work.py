@@ -14,6 +14,7 @@ from geoseg.classify.running import Job, forget_models, run_all
 from geoseg.cli import Invocation, Log
 from geoseg.errors import ConfigError, DataError, GeosegError, ScenesFailed, problem
 from geoseg.execution import share_of_work
+from geoseg.geo.raster import read_info
 from geoseg.learn.capacity import parse_memory
 from geoseg.learn.modelfile import ModelSpec, model_hash, read_model_spec
 from geoseg.predict.combine import Combination
@@ -22,6 +23,7 @@ from geoseg.predict.images import Image, find_images, refuse_same_stems
 from geoseg.predict.loading import refuse_strangers
 from geoseg.predict.output import MapDescription, classes_tag, refuse_input
 from geoseg.predict.plan import SlidingOptions
+from geoseg.predict.resolution import resampling_note
 from geoseg.predict.scene import ClassifyOptions, SceneResult
 from geoseg.predict.styles import write_classes
 
@@ -127,6 +129,8 @@ def _prepare(call: Invocation) -> Job:
             thresholds=thresholds,
             aoi=section.aoi,
             bounds=section.bounds,
+            convert=section.convert_dtype,
+            resample=section.resample or call.options.resample,
             max_memory=parse_memory(call.options.max_memory) if call.options.max_memory else None,
             finish=finish_options(section),
         ),
@@ -167,6 +171,11 @@ def _check_all(images: Sequence[Image], job: Job, log: Log) -> dict[Image, tuple
             refuse_input(image, job.options.paths(job.folder, image).values())
             for warning in check_image(image, job.spec, job.options):
                 log.warn(warning)
+            note = (
+                resampling_note(read_info(image, reading=job.spec.reading), job.spec) if job.options.resample else None
+            )
+            if note is not None:
+                log.info(note)
         except GeosegError as error:
             failures[image] = error.problems
     return failures

@@ -133,6 +133,13 @@ class ClassificationSection(Section):
     bounds: Annotated[tuple[float, float, float, float] | None, box()] = key(
         None, "[left, bottom, right, top] in the image's CRS; what lies outside is not classified.", "everywhere"
     )
+    resample: Annotated[bool, switch()] = key(
+        False, "Read images in the pixel size of the training; their maps have that size too, over the same ground."
+    )
+    convert_dtype: Annotated[bool, switch()] = key(
+        False,
+        "Take images of another number type than the training's, if that holds all of their values unchanged.",
+    )
     values: Annotated[str, choice("ids", "attribute")] = key(
         "ids", "What class maps hold: ids (0, 1, ...), or the value of each class in the labels' attribute (uint16)."
     )
@@ -160,5 +167,5 @@ class ClassificationSection(Section):
     polygon_background: Annotated[bool, switch()] = key(False, "Also write polygons of background.")
     workers: Annotated[int | Literal["auto"], whole(1, 1024, words=("auto",))] = key(
         1,
-        "Processes that classify images, and parts of large ones, side by side; auto is one per GPU, or per usable CPU.",
+        "Processes that classify images, and parts of large ones, side by side; auto is one per GPU or usable CPU.",
     )

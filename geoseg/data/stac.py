@@ -30,8 +30,24 @@ _RASTER_TYPES = ("image/tiff", "image/vnd.stac.geotiff", "image/jp2", "image/png
 _REMEDY = "see the documentation of sample.prep_csv_file for how assets become scenes"
 
 
-def read_stac(path: Path) -> tuple[list[Scene], list[str]]:
+def read_stac_images(path: Path) -> list[Path | str]:
+    """Return the images of a STAC file's items, in its order, whatever else the items say.
+
+    Raises:
+        DataError: A file is missing or is no STAC, or items are without an image.
+    """
+    scenes, problems = read_stac(path, images_alone=True)
+    if problems:
+        raise DataError(problems)
+    return [scene.image for scene in scenes]
+
+
+def read_stac(path: Path, images_alone: bool = False) -> tuple[list[Scene], list[str]]:
     """Return the scenes of a STAC file, in its order, and what is wrong with its items.
+
+    Args:
+        path: An item, item collection, collection or catalog.
+        images_alone: Whether the items need not say more than where their images are.
 
     Raises:
         DataError: A file is missing or is no STAC.
@@ -40,7 +56,7 @@ def read_stac(path: Path) -> tuple[list[Scene], list[str]]:
     problems: list[str] = []
     for folder, where, item in _items(path, set()):
         try:
-            found = _scene(folder, where, item)
+            found = _image_alone(folder, where, item) if images_alone else _scene(folder, where, item)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             found = [problem(where, f"an item that cannot be understood ({error!r})", "a STAC item", _REMEDY)]
         if isinstance(found, Scene):
@@ -90,7 +106,7 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
     """Return the scene of an item, or what is wrong with it."""
     properties, assets = item.get("properties") or {}, item.get("assets") or {}
     weight = float(properties.get("geoseg:weight", 1.0))
-    images = [str(asset["href"]) for key, asset in assets.items() if _is_image(key, asset)]
+    images = _images(assets)
     labels = [str(asset["href"]) for key, asset in assets.items() if _is(key, asset, _LABEL_ROLES)]
     areas = [str(asset["href"]) for key, asset in assets.items() if _is(key, asset, {"aoi"})]
     problems = []
@@ -119,6 +135,17 @@ def _scene(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[st
         weight=weight,
         where=where,
     )
+
+
+def _image_alone(folder: Path, where: str, item: Mapping[str, Any]) -> Scene | list[str]:
+    images = _images(item.get("assets") or {})
+    if not images:
+        return [problem(where, "no asset of an image", "one with the role data", _REMEDY)]
+    return Scene(resolve(STACK.join(map(_local, images)), folder), None, None, "tst", where=where)
+
+
+def _images(assets: Mapping[str, Any]) -> list[str]:
+    return [str(asset["href"]) for key, asset in assets.items() if _is_image(key, asset)]
 
 
 def _is(key: str, asset: Mapping[str, Any], roles: set[str]) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from geoseg.errors import DataError, problem
-from geoseg.geo.raster import RasterInfo, contradicting, numbers_by_name, read_info
-from geoseg.geo.vector.reproject import as_pyproj
+from geoseg.geo.raster import RasterInfo, Reading, contradicting, numbers_by_name, read_info
 from geoseg.learn.modelfile import ModelSpec
 from geoseg.predict.finishing import check_finish
+from geoseg.predict.resolution import resolution_warnings, shape_for
 from geoseg.predict.scene import ClassifyOptions
-
-_RESOLUTION_FACTOR = 1.5  # ground pixels that differ by more look different to the network
 
 
 def check_image(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions | None = None) -> list[str]:
@@ -37,20 +35,39 @@ def check_image(image: str | os.PathLike[str], spec: ModelSpec, options: Classif
     named = _named_bands(info, spec, options)
     if named is None:
         _check_bands(info, spec, options.bands)
-    if info.dtype != spec.dtype:
-        found = f"{info.dtype} values"
+    if info.dtype != spec.dtype and not options.convert:
         remedy = (
-            f"convert the image without scaling: gdal_translate -ot {_gdal_type(spec.dtype)}, if its units are the same"
+            "set classification.convert_dtype: true if its numbers mean the same, or convert it without scaling: "
+            f"gdal_translate -ot {_gdal_type(spec.dtype)}"
         )
-        raise DataError(problem(image, found, f"{spec.dtype} as in the model's training images", remedy))
+        expected = f"{spec.dtype} as in the model's training images"
+        raise DataError(problem(image, f"{info.dtype} values", expected, remedy))
     notes = [] if named else _name_warnings(info, spec, options.bands or spec.bands)
-    return [*notes, *_resolution_warnings(info, spec)]
+    if options.resample:
+        shape_for(info, spec)
+        return notes
+    return [*notes, *resolution_warnings(info, spec)]
 
 
-def bands_of(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...]:
-    """Return the numbers, from 1, of an image's bands in the order of the model's: by name where it has all by name."""
+def fitted(image: str | os.PathLike[str], spec: ModelSpec, options: ClassifyOptions) -> ClassifyOptions:
+    """Return options with all that depends on the image decided: its bands, how its values are read, its size.
+
+    Raises:
+        DataError: The image cannot be read, or has pixels of a size that cannot be compared with the model's.
+    """
     info = read_info(image, reading=spec.reading)
-    return _named_bands(info, spec, options) or options.bands or spec.bands
+    return replace(
+        options,
+        bands=_named_bands(info, spec, options) or options.bands or spec.bands,
+        reading=_reading(info, spec),
+        shape=shape_for(info, spec) if options.resample else None,
+    )
+
+
+def _reading(info: RasterInfo, spec: ModelSpec) -> Reading:
+    if info.dtype == spec.dtype:
+        return spec.reading
+    return replace(spec.reading, dtype=spec.dtype, exact=True)
 
 
 def _named_bands(info: RasterInfo, spec: ModelSpec, options: ClassifyOptions) -> tuple[int, ...] | None:
@@ -81,28 +98,6 @@ def _name_warnings(info: RasterInfo, spec: ModelSpec, chosen: tuple[int, ...]) -
     found = f"bands {', '.join(str(name) for name in here)} where the model had {', '.join(map(str, spec.band_names))}"
     right = numbers_by_name(spec.band_names, info.band_names)
     return [f"{info.path}: {found}" + (f"; here those are --bands {' '.join(map(str, right))}" if right else "")]
-
-
-def _resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
-    if spec.resolution is None or not info.georeferenced:
-        return []
-    try:
-        here_in, trained_in = as_pyproj(info.crs, info.path), as_pyproj(spec.crs, "model")
-    except DataError:
-        return []
-    # Metres and degrees cannot be compared; without a CRS on either side the units are taken to be the same.
-    if (here_in is None) != (trained_in is None) or (
-        here_in is not None and trained_in is not None and here_in.is_geographic != trained_in.is_geographic
-    ):
-        return []
-    here, trained = (math.sqrt(side[0] * side[1]) for side in (info.resolution, spec.resolution))
-    factor = here / trained if trained else 1.0
-    if 1 / _RESOLUTION_FACTOR <= factor <= _RESOLUTION_FACTOR:
-        return []
-    return [
-        f"{info.path}: pixels of {here:g} units, the model was trained on {trained:g}; "
-        "expect worse results, or resample the image"
-    ]
 
 
 def _gdal_type(dtype: str) -> str:

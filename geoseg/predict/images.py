@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from geoseg.data.scenefiles import expand
-from geoseg.data.scenes import read_scenes
+from geoseg.data.stac import read_stac_images
 from geoseg.errors import DataError, problem
 from geoseg.geo.raster import stem
 from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members, resolve
@@ -97,7 +97,7 @@ def _candidates(path: Path) -> tuple[list[Path], str]:
 def _listed(path: Path) -> list[Image]:
     """Return the images of a CSV list or of STAC items."""
     if path.suffix.lower() != ".csv":
-        return [scene.image for scene in read_scenes(path)]
+        return list(read_stac_images(path))
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.reader(file) if row and row[0].strip() and not row[0].startswith("#")]
     header = [cell.strip().lower() for cell in rows[0]] if rows else []

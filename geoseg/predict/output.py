@@ -19,6 +19,9 @@ from geoseg.predict.counting import MapCounts
 from geoseg.predict.outputs import MapOutput, map_outputs
 from geoseg.predict.partstore import PartStore, RunWriter
 
+#: Tag of maps whose pixels have another size than those of their image.
+RESAMPLED = "RESAMPLED"
+
 
 @dataclass(frozen=True)
 class MapDescription:

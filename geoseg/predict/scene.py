@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -18,11 +18,13 @@ from geoseg.geo.raster import (
     Raster,
     RasterInfo,
     Reading,
+    Resampled,
     key_of,
     local_files,
     open_raster,
     read_info,
     read_tags,
+    resampled_info,
 )
 from geoseg.geo.vector.writing import FORMATS, read_polygon_tags
 from geoseg.predict.area import Area, AreaSource
@@ -56,6 +58,9 @@ class ClassifyOptions:
         aoi: A vector file; what lies outside its polygons is not classified.
         bounds: (left, bottom, right, top) in the image's CRS; the same.
         max_memory: Bytes that the process may hold; window and batch are chosen to keep that.
+        convert: Whether images of another number type are taken, if all of their values fit the model's.
+        resample: Whether images whose pixels have another size than the training's are read in that size.
+        shape: (rows, columns) that an image is resampled to, and its maps have; None: its own.
         finish: What is done to the class map: small regions, polygons.
     """
 
@@ -70,6 +75,9 @@ class ClassifyOptions:
     aoi: str | os.PathLike[str] | None = None
     bounds: tuple[float, float, float, float] | None = None
     max_memory: int | None = None
+    convert: bool = False
+    resample: bool = False
+    shape: tuple[int, int] | None = None
     finish: FinishOptions = field(default_factory=FinishOptions)
 
     def paths(self, folder: Path, image: str | os.PathLike[str]) -> dict[str, Path]:
@@ -198,7 +206,7 @@ def plan_scene(
         CapacityError: No window fits into the memory that is allowed.
     """
     refuse_input(image, options.paths(folder, image).values())
-    with open_raster(image, bands, reading=options.reading) as raster:
+    with _opened(image, bands, options) as raster:
         plan = _plan(predictor, raster.info, options)
         made_of = _made_of(raster, plan, description, options)
         return SceneWork(os.fspath(image), raster.bands, folder, description, options, plan, made_of)
@@ -283,7 +291,7 @@ def make_parts(
         return
     options = work.options
     likelihood = needs_probabilities(options.outputs)
-    with open_raster(work.image, work.bands, reading=options.reading) as raster:
+    with _opened(work.image, work.bands, options) as raster:
         everywhere = options.aoi is None and options.bounds is None
         area = None if everywhere else Area(raster.info, options.aoi, options.bounds)
         source = raster if area is None else AreaSource(raster, area)
@@ -313,12 +321,21 @@ def finish_scene(work: SceneWork) -> MapCounts | None:
         counts = store.counts(everything)
         description = replace(work.description, tags={**work.description.tags, _RUN: store.run})
         like = read_info(work.image, reading=work.options.reading)
+        if work.options.shape is not None:
+            like = resampled_info(like, *work.options.shape)
         names = ClassNames(description.values or range(len(description.class_names)), description.class_names)
         finished = finish_classes(store, everything, like, names, work.options.finish, description.tags)
         publish_maps(store, everything, work.folder, like, description, finished and finished.levels)
         if finished is not None and finished.class_pixels is not None:
             counts.classes[:] = finished.class_pixels
     return counts
+
+
+@contextlib.contextmanager
+def _opened(image: str | os.PathLike[str], bands: Sequence[int], options: ClassifyOptions) -> Iterator[Raster]:
+    """Open an image as its maps shall be: with its own pixels, or resampled."""
+    with open_raster(image, bands, reading=options.reading) as raster:
+        yield raster if options.shape is None else Resampled(raster, *options.shape)
 
 
 def _made_by(path: Path) -> str | None:

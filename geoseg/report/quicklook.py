@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from geoseg.assess.confusion import Reference
+from geoseg.assess.blocks import Reference, on_grid_of
 from geoseg.geo.raster import Pixels, RasterInfo, open_raster, read_info
 
 MAX_SIDE = 800
@@ -62,7 +62,7 @@ def draw_quicklook(
         reading = reference.reading if reference else None
         chosen = shown_bands(read_info(image, reading=reading), reference.bands if reference else None)
         with open_raster(image, chosen, reading=reading) as raster:
-            pixels = raster.thumbnail(MAX_SIDE)
+            pixels = (on_grid_of(info, raster, reference) if reference else raster).thumbnail(MAX_SIDE)
         panels.append(("image", stretched(pixels)))
         seen = pixels.valid if pixels.valid.shape == shape else seen
     if reference is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.assess.blocks import Reference
+from geoseg.assess.blocks import Reference, on_grid_of
 from geoseg.assess.difference import COLOURS
 from geoseg.geo.raster import open_raster, read_info
 from geoseg.report.quicklook import Legend, shown_bands, stretched
@@ -49,7 +49,7 @@ def scene_layers(
     if reference.image is not None:
         bands = shown_bands(read_info(reference.image, reading=reference.reading), reference.bands)
         with open_raster(reference.image, bands, reading=reference.reading) as raster:
-            pixels = raster.thumbnail(max_side)
+            pixels = on_grid_of(info, raster, reference).thumbnail(max_side)
         if pixels.valid.shape == shape:
             seen = pixels.valid
             layers.append(MapLayer("image", stretched(pixels)))

@@ -8,6 +8,7 @@ from geoseg.geo.raster.options import Reading
 from geoseg.geo.raster.overviews import level_shapes
 from geoseg.geo.raster.publishing import finish_cog, finish_part, part_file, publish, publish_cog
 from geoseg.geo.raster.reading import Pixels, Raster, as_raster, open_raster
+from geoseg.geo.raster.resampling import Resampled, resampled_info
 from geoseg.geo.raster.writing import RasterWriter, create_geotiff, create_tiles, same_file, tile_profile
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "RasterInfo",
     "RasterWriter",
     "Reading",
+    "Resampled",
     "TileFile",
     "as_raster",
     "contradicting",
@@ -36,6 +38,7 @@ __all__ = [
     "publish_cog",
     "read_info",
     "read_tags",
+    "resampled_info",
     "same_file",
     "stem",
     "tile_profile",

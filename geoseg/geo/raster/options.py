@@ -24,6 +24,8 @@ class Reading:
         expand_palette: Turn indices into a colour table into red, green and blue.
         valid_range: A pixel with a value outside of it, in any band, is not valid; compared after the steps above.
         nodata: The nodata value of all bands, in place of what the file says; in the file's own values.
+        exact: With `dtype`: whether values are looked at, where types alone cannot promise that none changes. Reading a
+            valid pixel whose value that type does not hold then fails.
     """
 
     dtype: str | None = None
@@ -31,6 +33,7 @@ class Reading:
     expand_palette: bool = False
     valid_range: tuple[float, float] | None = None
     nodata: float | None = None
+    exact: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return what differs from the default, fit for JSON."""
@@ -66,7 +69,7 @@ def converted_dtype(name: str, dtypes: tuple[str, ...], reading: Reading) -> str
             raise DataError(problem(name, f"bands of types {', '.join(kinds)}", "one type", remedy))
         return kinds[0]
     lossy = [kind for kind in kinds if not np.can_cast(kind, reading.dtype, "safe")]
-    if lossy and reading.dtype != "float32":
+    if lossy and reading.dtype != "float32" and not reading.exact:
         found = f"{', '.join(lossy)} values, which {reading.dtype} does not hold without loss"
         raise DataError(problem(name, found, f"values that fit {reading.dtype}", "set sample.dtype: float32"))
     return reading.dtype

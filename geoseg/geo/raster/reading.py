@@ -127,8 +127,13 @@ class Raster:
             image = stored
         else:
             scales = info.scales if reading.apply_scale else ((1.0, 0.0),) * info.count
-            image = _scaled(stored, [scales[band - 1] for band in self.bands], np.dtype(info.dtype))
-        if image.dtype != info.dtype:
+            dtype = np.dtype(info.dtype)
+            if reading.exact and not reading.apply_scale:
+                dtype = np.result_type(*(band.dtype for band in stored))
+            image = _scaled(stored, [scales[band - 1] for band in self.bands], dtype)
+        if image.dtype != info.dtype and reading.exact:
+            image = _unchanged(image, valid, np.dtype(info.dtype), info.path)
+        elif image.dtype != info.dtype:
             with np.errstate(over="ignore"):
                 image = image.astype(info.dtype)
         if image.dtype.kind == "f" and image is not stored:
@@ -278,6 +283,28 @@ def _scaled(
         for target, band, (scale, offset) in zip(image, stored, scales, strict=True):
             target[...] = band if (scale, offset) == (1.0, 0.0) else band.astype(np.float64) * scale + offset
     return image
+
+
+def _unchanged(image: NDArray[Any], valid: NDArray[np.bool_], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """Return an image in another type that holds all of its valid values; the others become 0.
+
+    Raises:
+        DataError: It does not.
+    """
+    values = np.where(valid, image, 0)
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        wrong = (values < limits.min) | (values > limits.max) | (values != np.rint(values))
+        converted = np.where(wrong, 0, values).astype(dtype)
+    else:
+        with np.errstate(over="ignore"):
+            converted = values.astype(dtype)
+        wrong = converted.astype(np.float64) != values.astype(np.float64)
+    if wrong.any():
+        found = f"the value {values[wrong][0]:g} in {image.dtype}"
+        remedy = "leave out classification.convert_dtype, and convert the image to the units of the training"
+        raise DataError(problem(name, found, f"values that {dtype} holds unchanged", remedy))
+    return converted
 
 
 def _as_dtype(nodata: float | None, dtype: np.dtype[Any]) -> Any:
