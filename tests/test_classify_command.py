@@ -481,6 +481,8 @@ def test_values_of_the_attribute_in_place_of_ids(tmp_path: Path, capsys):
         assert (other.dtypes[0], other.nodata) == ("uint16", 65535)
         np.testing.assert_array_equal(other.read(1), np.array([0, 311, 7])[one.read(1)])
         assert other.colormap(1)[7] == (0, 0, 255, 255)
+        assert json.loads(other.tags()["VALUES"]) == [0, 311, 7]
+        assert "VALUES" not in one.tags()
     words = make_model(tmp_path / "w.safetensors")
     code = classify(words, tmp_path / "no", image, more=("classification.values=attribute",))
     refused(capsys, code, 2, "class field", "'F'", "class water")

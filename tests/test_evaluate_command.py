@@ -182,15 +182,50 @@ def test_pixels_that_the_map_leaves_open_have_no_class(tmp_path: Path):
     assert [entry["unclassified"] for entry in content["classes"]] == [0, 5, 0]
 
 
-def test_a_map_of_attribute_values_is_refused(tmp_path: Path, capsys):
-    make_scene(tmp_path, "north")
-    path = tmp_path / "maps/north_classes.tif"
+def as_values(path: Path, **tags: str) -> None:
+    """Replace ids 0, 1, 2 in a map by 7, 300 and 0, and nodata by 65535."""
     with rasterio.open(path) as made:
-        classes, tags = made.read(1).astype(np.uint16), made.tags()
-    make_raster(path, classes, nodata=65535)
+        values = np.array([7, 300, 0] + [65535] * 253, np.uint16)[made.read(1)]
+        tags = {**made.tags(), **tags}
+    make_raster(path, values, nodata=65535)
     with rasterio.open(path, "r+") as made:
         made.update_tags(**tags)
-    refused(capsys, main([str(write_project(tmp_path, "north"))]), 2, "north_classes.tif", "classification.values: ids")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_map_of_attribute_values_has_the_scores_of_its_ids(tmp_path: Path, beside: bool):
+    for name in ("north", "south"):
+        make_scene(tmp_path, name)
+    path = tmp_path / "maps/north_classes.tif"
+    entries = [{"id": number, "value": value} for number, value in enumerate((7, 300, 0))]
+    if beside:
+        as_values(path, MODEL_HASH="abc")
+        (tmp_path / "maps/classes.json").write_text(json.dumps({"model_hash": "abc", "classes": entries}))
+    else:
+        as_values(path, VALUES="[7, 300, 0]")
+    assert main([str(write_project(tmp_path, "north")), "evaluation.difference_map=true"]) == 0
+    out = tmp_path / "maps/evaluation"
+    assert json.loads((out / "scores.json").read_text())["matrix"] == MATRIX
+    found = {name: (out / name).read_bytes() for name in ("north_quicklook.png", "north_difference.tif", "details.csv")}
+    assert main([str(write_project(tmp_path, "south")), "evaluation.difference_map=true"]) == 0
+    assert found["details.csv"] == (out / "details.csv").read_bytes().replace(b"south", b"north")
+    assert found["north_quicklook.png"] == (out / "south_quicklook.png").read_bytes()
+    with rasterio.open(out / "north_difference.tif") as one, rasterio.open(out / "south_difference.tif") as other:
+        np.testing.assert_array_equal(one.read(), other.read())
+
+
+def test_a_map_of_values_that_says_nothing_of_them_is_refused(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    config = write_project(tmp_path, "north")
+    path = tmp_path / "maps/north_classes.tif"
+    as_values(path)
+    refused(capsys, main([str(config)]), 2, "north_classes.tif", "tag VALUES", "classify again")
+    other = {"model_hash": "another", "classes": [{"id": 0, "value": 7}]}
+    (tmp_path / "maps/classes.json").write_text(json.dumps(other))
+    refused(capsys, main([str(config)]), 2, "north_classes.tif", "tag VALUES")
+    with rasterio.open(path, "r+") as made:
+        made.update_tags(VALUES="[7, 301, 0]")
+    refused(capsys, main([str(config)]), 2, "north_classes.tif", "the value 300")
 
 
 def test_one_pair_without_any_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

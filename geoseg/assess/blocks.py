@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.assess.classmap import open_class_map
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Tile, Window, tiles
 from geoseg.geo.ground import Ground
@@ -91,7 +92,7 @@ def compare(
     """Read a class map and its reference once, and give every block to all measures.
 
     Args:
-        map_path: A class map: class ids, nodata where there is no class.
+        map_path: A class map: class ids, or values that it tells the ids of; nodata where there is no class.
         reference: What is known about the same ground.
         measures: What is to be worked out.
         on_progress: Called with the number of blocks just done.
@@ -101,7 +102,7 @@ def compare(
     """
     margin = max((measure.margin for measure in measures), default=0)
     with (
-        open_raster(map_path, [1], allow_palette=True) as class_map,
+        open_class_map(map_path) as class_map,
         _validity_source(reference, class_map.info) as image,
     ):
         for tile in block_tiles(class_map.info, margin):

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from geoseg.assess.classmap import open_class_map
 from geoseg.assess.pairs import UNCERTAIN
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window, tiles
 from geoseg.geo.pixelarea import PixelAreas
-from geoseg.geo.raster import RasterInfo, open_raster, read_info
+from geoseg.geo.raster import RasterInfo, read_info
 from geoseg.geo.vector import LabelSet, burn
 from geoseg.geo.vector.points import moved_points, read_table, write_points
 
@@ -249,7 +250,7 @@ def count_blocks(maps: Sequence[DesignMap]) -> int:
 
 def _blocks(entry: DesignMap, num_classes: int) -> Iterator[tuple[Window, NDArray[np.int64]]]:
     """Yield windows with their classes; `num_classes` stands for pixels that are no part of it."""
-    with open_raster(entry.path, [1], allow_palette=True) as raster:
+    with open_class_map(entry.path) as raster:
         info = raster.info
         for tile in tiles(info.height, info.width, _BLOCK, 0):
             pixels = raster.read(tile.write)

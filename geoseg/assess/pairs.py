@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from geoseg.assess.classmap import map_values
 from geoseg.assess.confusion import Reference
 from geoseg.errors import DataError, problem
 from geoseg.geo.ground import GroundSource, read_ground
@@ -81,11 +82,7 @@ def read_map_facts(class_map: Path) -> MapFacts:
         remedy = "run `python -m geoseg.classify` on its image first, or correct evaluation.maps"
         raise DataError(problem(class_map, "no class map", "one for every scene", remedy))
     tags = read_tags(class_map)
-    stored = read_info(class_map, allow_palette=True).dtype
-    if "CLASSES" in tags and stored != "uint8":
-        found = f"{stored} values of the labels' attribute"
-        remedy = "set classification.values: ids and classify again"
-        raise DataError(problem(class_map, found, "class ids", remedy))
+    map_values(class_map)  # which raises where it does not say what its values mean
     try:
         classes = json.loads(tags["CLASSES"]) if "CLASSES" in tags else None
         return MapFacts(

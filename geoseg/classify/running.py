@@ -305,6 +305,6 @@ def _decorate(work: SceneWork, job: Job) -> None:
     if class_map is None:
         return
     write_style(class_map, job.classes)
-    if job.quicklook and description.values is None:
+    if job.quicklook:
         picture = class_map.with_suffix(".png")
         draw_quicklook(picture, None, class_map, Legend(description.class_names, description.colours))

@@ -142,7 +142,7 @@ def _description(
     call: Invocation, models: Sequence[Path], spec: ModelSpec, classes: Sequence[dict[str, Any]]
 ) -> MapDescription:
     section = call.config.classification
-    known = list(spec.classes) + [dict(entry) for entry in classes[spec.num_classes :]]
+    known = list(spec.classes) + [{**entry, "value": entry["id"]} for entry in classes[spec.num_classes :]]
     tags = {
         "GEOSEG_VERSION": geoseg.__version__,
         "MODEL_NAME": spec.model_name,
@@ -159,6 +159,8 @@ def _description(
     if call.config_path is not None:
         tags |= {"CONFIG_HASH": call.config.fingerprint(), "CONFIG": call.config.to_yaml()}
     values = tuple(entry["value"] for entry in classes) if section.values == "attribute" else None
+    if values is not None:
+        tags["VALUES"] = json.dumps(values)
     names, colours = tuple(entry["name"] for entry in classes), tuple(entry["colour"] for entry in classes)
     return MapDescription(names, colours, tags, values)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from geoseg.assess.blocks import Reference, on_grid_of
+from geoseg.assess.classmap import open_class_map
 from geoseg.geo.raster import Pixels, RasterInfo, open_raster, read_info
 
 MAX_SIDE = 800
@@ -52,7 +53,7 @@ def draw_quicklook(
         DataError: A file cannot be read.
     """
     panels: list[tuple[str, Rgb]] = []
-    with open_raster(class_map, [1], allow_palette=True) as raster:
+    with open_class_map(class_map) as raster:
         info = raster.info
         classes, classified = raster.thumbnail(MAX_SIDE)
     classified = classified & (classes[0] < len(legend.names))  # the rest is where the map is not certain

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from geoseg.assess.blocks import Reference, on_grid_of
+from geoseg.assess.classmap import open_class_map
 from geoseg.assess.difference import COLOURS
 from geoseg.geo.raster import open_raster, read_info
 from geoseg.report.quicklook import Legend, shown_bands, stretched
@@ -71,6 +72,6 @@ def _layer(
 
 
 def _thinned(path: Path, max_side: int) -> tuple[NDArray[np.integer], NDArray[np.bool_]]:
-    with open_raster(path, [1], allow_palette=True) as raster:
+    with open_class_map(path) as raster:
         pixels = raster.thumbnail(max_side)
     return pixels.image[0], pixels.valid
