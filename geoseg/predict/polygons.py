@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,12 +103,12 @@ def outlines(sources: Sources, shape: tuple[int, int], tracing: Tracing) -> Iter
     """
     height, width = shape
     joiner = _Joiner(width)
+    # The largest polygons take most of the memory: nothing here keeps them while they are written.
+    finished = partial(_finished, tracing=tracing)
     for tile in tiles(height, width, tracing.side or SIDE, 0):
-        for region, sums in joiner.add(_traced(sources, tile.write, tracing), tile.write, shape):
-            yield from _finished(region, sums, tracing)
+        yield from filter(None, map(finished, joiner.add(_traced(sources, tile.write, tracing), tile.write, shape)))
         if tile.write.col_stop == width:
-            for region, sums in joiner.closed(last=tile.write.row_stop == height):
-                yield from _finished(region, sums, tracing)
+            yield from filter(None, map(finished, joiner.closed(last=tile.write.row_stop == height)))
 
 
 class _Region(NamedTuple):
@@ -254,27 +255,30 @@ def _opened(polygon: shapely.Polygon, value: int) -> _Region:
     return _Region([shapely.Polygon(polygon.exterior)], [(places.astype(np.int32), numbers.astype(np.int32))], value)
 
 
-def _finished(region: _Region, sums: _Sums, tracing: Tracing) -> Iterator[Outline]:
-    """Yield the polygon of a complete region, unless it is too small."""
+def _finished(found: tuple[_Region, _Sums], tracing: Tracing) -> Outline | None:
+    """Return the polygon of a complete region, unless it is too small."""
+    region, sums = found
     per_pixel = sums.ground / sums.pixels
     least = tracing.fill_holes / (per_pixel if "fill_holes" in tracing.metric else 1)
     polygon = _joined(region, least)
     area = polygon.area * per_pixel
-    if (area if "min_area" in tracing.metric else polygon.area) >= tracing.min_area:
-        yield Outline(polygon, region.value, area, sums.confidence / sums.pixels)
+    if (area if "min_area" in tracing.metric else polygon.area) < tracing.min_area:
+        return None
+    return Outline(polygon, region.value, area, sums.confidence / sums.pixels)
 
 
 def _joined(region: _Region, least: float) -> shapely.Polygon:
     """Return the polygon of a region, without holes of less than `least` pixels."""
-    polygon = region.parts[0]
+    polygon = region.parts[0] if len(region.parts) == 1 else shapely.union_all(region.parts)
     shell, holes = polygon.exterior, list(polygon.interiors)
     if len(region.parts) > 1:
-        polygon = shapely.union_all(region.parts)
         assert isinstance(polygon, shapely.Polygon), "parts of a region share sides of pixels"
         shell = shapely.linearrings(_without_straight(polygon.exterior))
         holes = [shapely.linearrings(_without_straight(ring)) for ring in polygon.interiors]
     rings = [shapely.linearrings(places.astype(np.float64), indices=numbers) for places, numbers in region.holes]
     every = np.concatenate([np.array(holes, object), *rings])
+    region.parts.clear()
+    region.holes.clear()
     return shapely.polygons(shell, holes=every[shapely.area(shapely.polygons(every)) >= least])
 
 
@@ -293,19 +297,25 @@ def batches(found: Iterator[Outline], transform: Affine) -> Iterator[tuple[NDArr
     for outline in found:
         waiting.append(outline)
         places += shapely.get_num_coordinates(outline.polygon)
+        del outline
         if len(waiting) == BATCH or places > _BATCH_PLACES:
             yield _batch(waiting, transform)
-            waiting, places = [], 0
+            places = 0
     if waiting:
         yield _batch(waiting, transform)
 
 
 def _batch(rows: list[Outline], transform: Affine) -> tuple[NDArray[Any], Mapping[str, NDArray[Any]]]:
+    """Return the polygons and fields of a batch, which is emptied."""
+
     def moved(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        x, y = places.T
-        t = transform
-        return np.stack([t.a * x + t.b * y + t.c, t.d * x + t.e * y + t.f], axis=1)
+        x, y, t = places[:, 0].copy(), places[:, 1].copy(), transform
+        places[:, 0] = t.a * x + t.b * y + t.c
+        places[:, 1] = t.d * x + t.e * y + t.f
+        return places
 
     polygons = np.array([row.polygon for row in rows], object)
     fields = {name: np.array([getattr(row, name) for row in rows]) for name in ("value", "area", "confidence")}
-    return shapely.orient_polygons(shapely.transform(polygons, moved)), fields
+    rows.clear()
+    polygons = shapely.transform(polygons, moved)
+    return shapely.orient_polygons(polygons), fields
