@@ -203,6 +203,25 @@ def report_stream(folder: Path, repeat: int) -> None:
         image.unlink()
 
 
+def report_peers(folder: Path, repeat: int, python: str) -> None:
+    """Print CPU seconds per MPix and memory of our two variants and of others, in alternation."""
+    image, target = folder / "peers.tif", folder / "map.tif"
+    bench_sample.make_image(image, SIDE, SIDE)
+    runs: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(repeat):
+        for name in VARIANTS:
+            found = in_process(["--child", "stream", str(image), "1", name])
+            runs.setdefault(f"geoseg, {name}", []).append((found["cpu"][name][0], found["mb"]))
+        for name in ("monai", "monai-overlap", "torchgeo"):
+            words = [python, ROOT / "tools" / "peer_sliding.py", name, image, target]
+            other = bench_sample.run(words)
+            runs.setdefault(name, []).append((other["cpu"], other["mb"]))
+    for name, values in runs.items():
+        cpu = sorted(value for value, _ in values)
+        print(f"{name:16} {median(cpu):.4f} ({cpu[0]:.4f} to {cpu[-1]:.4f}) CPU s/MPix, {values[0][1]:,.0f} MB")
+    image.unlink()
+
+
 def report_memory(folder: Path) -> None:
     """Print resident memory above imports for two shapes."""
     for height, width in ((SIDE, SIDE), (20_000, 100_000)):
@@ -238,9 +257,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Cost of classifying a large raster.")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--part", choices=("stream", "memory", "overhead"), action="append")
+    parser.add_argument("--peer", metavar="PYTHON", help="an interpreter that has MONAI and TorchGeo")
     parser.add_argument("--folder", type=Path, help="where the rasters go for the time being (needs 500 MB)")
     options = parser.parse_args(words)
-    parts = options.part or ["stream", "memory", "overhead"]
+    parts = options.part or ([] if options.peer else ["stream", "memory", "overhead"])
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         if "stream" in parts:
@@ -249,6 +269,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             report_memory(folder)
         if "overhead" in parts:
             report_overhead(folder, options.repeat)
+        if options.peer:
+            report_peers(folder, options.repeat, options.peer)
     finally:
         shutil.rmtree(folder)
     return 0

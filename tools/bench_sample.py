@@ -164,10 +164,11 @@ def measured(name: str, folder: Path, stride: int = 256, workers: int = 1) -> di
     """Run a pass in a fresh process and return its figures."""
     for made in ("pairs", *(("data",) if name == "sample" else ())):  # of an earlier pass
         shutil.rmtree(folder / made, ignore_errors=True)
-    return _run([sys.executable, __file__, "--pass", name, folder, stride, workers])
+    return run([sys.executable, __file__, "--pass", name, folder, stride, workers])
 
 
-def _run(words: Sequence[object]) -> dict[str, float]:
+def run(words: Sequence[object]) -> dict[str, float]:
+    """Run a program that prints its figures, and return them."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -244,7 +245,7 @@ def peers(folder: Path, repeat: int, polygons: int, python: str) -> None:
         runs["epoch, store"].append(measured("epoch", scene)["cpu"])
         (raster,) = (scene / "data" / "samples" / "labels").glob("*.tif")
         for kind, labels, count in (("label raster", raster, 1_600), ("polygons", scene / "labels.gpkg", 100)):
-            found = _run([python, str(ROOT / "tools" / "peer_torchgeo.py"), scene / "image.tif", labels, count])
+            found = run([python, str(ROOT / "tools" / "peer_torchgeo.py"), scene / "image.tif", labels, count])
             runs.setdefault(f"epoch, TorchGeo, {kind}", []).append(found["cpu"] * found["windows"])
     for name, spent in runs.items():
         print(f"{name:30} {median(spent):7.2f} CPU s ({min(spent):.2f} to {max(spent):.2f})")

@@ -20,7 +20,8 @@ import time
 from unittest.mock import MagicMock
 
 
-def _placeholders() -> None:
+def placeholders() -> None:
+    """Let torchvision be imported where it is not installed."""
     if importlib.util.find_spec("torchvision") is not None:
         return
     names = ("", ".datasets", ".datasets.folder", ".datasets.utils", ".ops", ".transforms", ".transforms.functional")
@@ -31,7 +32,7 @@ def _placeholders() -> None:
 
 def main(image: str, labels: str, count: int) -> None:
     """Print CPU seconds per window and how many windows an epoch has, as JSON."""
-    _placeholders()
+    placeholders()
     from torchgeo.datasets import RasterDataset, VectorDataset
     from torchgeo.samplers import GridGeoSampler
 
