@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.config import Config
+from geoseg.data.classes import background_doubts
 from geoseg.data.disk import bytes_needed, check_room
 from geoseg.data.editing import like_the_store, plan_update
 from geoseg.data.inspect import Inspection, count_samples, inspect_scenes, plan_counts, store_bytes, with_counts
@@ -63,10 +64,8 @@ def _check(call: Invocation) -> None:
     inspection = _counted(call, facts, inspection, options, key)
     names = [str(entry["name"]) for entry in options.classes]
     expected = expected_values(inspection, names)
-    problems, warnings = (
-        _expectations(expected, inspection),
-        _missing_classes(expected) + _no_validation(expected, options),
-    )
+    problems = _expectations(expected, inspection)
+    warnings = background_doubts(options.classes) + _missing_classes(expected) + _no_validation(expected, options)
     needs = _needs(config, options, inspection, facts)
     if facts and not call.options.quick:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from geoseg.cli import Invocation, Log, progress, run_command
 from geoseg.data.building import Build, build_store, count_blocks
+from geoseg.data.classes import background_doubts
 from geoseg.data.disk import bytes_needed, check_room
 from geoseg.data.editing import Update, find_scene, like_the_store, plan_update, remove_scenes
 from geoseg.data.sampling import SampleOptions
@@ -109,7 +110,7 @@ def _make(call: Invocation, options: SampleOptions, final: Path) -> Store | None
     options = like_the_store(final, options, overwrite and not chosen.append)
     with progress(len(scenes), "looking at scenes", "scenes") as bar:
         found = survey(scenes, replace(options.survey, needs_training=not chosen.append), bar.update)
-    for warning in found.warnings:
+    for warning in (*background_doubts(options.classes), *found.warnings):
         log.warn(warning)
     update = plan_update(
         final,

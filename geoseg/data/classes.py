@@ -14,6 +14,7 @@ ClassTable = tuple[dict[str, Any], ...]
 # Light grey for background, then colours that people with any colour vision tell apart (after Okabe and Ito).
 _COLOURS = ("#d9d9d9", "#d55e00", "#0072b2", "#009e73", "#f0e442", "#56b4e9", "#cc79a7", "#e69f00")
 _GOLDEN = 0.618034
+_NAMES_OF_BACKGROUND = ("background", "other", "others", "none", "nothing", "rest", "no class")
 
 
 def default_colour(index: int) -> str:
@@ -45,6 +46,22 @@ def class_table(num_classes: int, entries: Iterable[Mapping[str, Any]] | None = 
     if len(table) != num_classes:
         raise ValueError(f"{len(table)} entries for {num_classes} classes")
     return table
+
+
+def background_doubts(classes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning if the first class, which is background, looks like one of the others.
+
+    A class of wall-to-wall land cover in its place would be given to all ground without a polygon, and be left out
+    where maps and scores leave background out.
+    """
+    name, value = str(classes[0]["name"]), classes[0].get("value")
+    if value is None or name.strip().lower() in _NAMES_OF_BACKGROUND:
+        return []
+    return [
+        f"global.classes: the first class, {name}, is taken for background: ground without a polygon is of it, unless "
+        "sample.mask_input_image is set, and reports leave it out; if it is a class like the others, put "
+        "'background' before it"
+    ]
 
 
 def class_mapping(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from geoseg.data.classes import class_mapping, class_table, default_colour
+from geoseg.data.classes import background_doubts, class_mapping, class_table, default_colour
 from geoseg.errors import DataError
 
 
@@ -51,3 +51,21 @@ def test_colours_are_given_and_all_different() -> None:
 def test_length_must_fit() -> None:
     with pytest.raises(ValueError, match="1 entries for 2"):
         class_table(2, [{"name": "other"}])
+
+
+@pytest.mark.parametrize(
+    ("first", "doubted"),
+    [
+        ({"name": "background"}, False),
+        ({"name": "developed"}, False),  # without a value, it is what is left
+        ({"name": "Background", "value": 0}, False),
+        ({"name": "other", "value": "other"}, False),
+        ({"name": "developed", "value": 1}, True),
+        ({"name": "developed", "value": 0}, True),
+    ],
+)
+def test_a_first_class_that_looks_like_the_others_is_doubted(first: dict[str, object], doubted: bool) -> None:
+    found = background_doubts(class_table(2, [first, {"name": "forest", "value": 2}]))
+
+    assert bool(found) == doubted
+    assert all("developed" in line and "'background'" in line for line in found)
