@@ -8,7 +8,7 @@ regions that are open. All coordinates are whole pixels until the end, so that j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -111,18 +111,31 @@ def outlines(sources: Sources, shape: tuple[int, int], tracing: Tracing) -> Iter
             yield from filter(None, map(finished, joiner.closed(last=tile.write.row_stop == height)))
 
 
+class _Rings(NamedTuple):
+    """Rings as whole numbers, half as large as what they become: places (n, 2), and how many each ring has."""
+
+    places: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+
+    def to_shapely(self) -> NDArray[Any]:
+        """Return them as an array of shapely rings."""
+        numbers = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        rings: NDArray[Any] = shapely.linearrings(self.places.astype(np.float64), indices=numbers)
+        return rings
+
+
 class _Region(NamedTuple):
     """A region as it is put together.
 
     Attributes:
-        parts: Its parts in blocks.
-        holes: Those of parts without holes: places (n, 2), and number of the hole each belongs to. A hole that lies
-            within a block touches none of its edges, so it has no say in how parts are joined.
+        shells: Outer rings of its parts in blocks.
+        holes: Holes of its parts. One that lies within a block touches none of its edges, so it has no say in how
+            parts are joined.
         value: Of its pixels.
     """
 
-    parts: list[shapely.Polygon]
-    holes: list[tuple[NDArray[np.int32], NDArray[np.int32]]]
+    shells: list[_Rings]
+    holes: list[_Rings]
     value: int
 
 
@@ -195,9 +208,9 @@ class _Joiner:
             polygon, value = block.polygons[number], int(block.kinds[number])
             if number in waiting:
                 self._parent[start + number] = start + number
-                self._open[start + number] = _opened(polygon, value), block.sums[number]
+                self._open[start + number] = _as_region(polygon, value), block.sums[number]
             else:
-                yield _Region([polygon], [], value), block.sums[number]
+                yield _as_region(polygon, value), block.sums[number]
         self._link([_line(edge, block.kinds, start) for edge in edges], window)
         self._next += len(block.kinds)
 
@@ -237,8 +250,8 @@ class _Joiner:
         (region, sums), (other, further) = self._open[one], self._open.pop(two)
         self._parent[two] = one
         # The lower number stays, which makes the order of regions that of their first parts; the longer list grows.
-        long, short = sorted((region, other), key=lambda r: len(r.parts), reverse=True)
-        long.parts.extend(short.parts)
+        long, short = sorted((region, other), key=lambda r: len(r.shells), reverse=True)
+        long.shells.extend(short.shells)
         long.holes.extend(short.holes)
         self._open[one] = long, _Sums(*(a + b for a, b in zip(sums, further, strict=True)))
 
@@ -247,12 +260,14 @@ def _line(edge: NDArray[np.int32], kinds: NDArray[Any], start: int) -> NDArray[n
     return np.stack([np.where(edge > 0, edge.astype(np.int64) + start, -1), kinds[edge].astype(np.int64)])
 
 
-def _opened(polygon: shapely.Polygon, value: int) -> _Region:
-    """Return a part of a region with its holes put aside."""
-    if not polygon.interiors:
-        return _Region([polygon], [], value)
-    places, numbers = shapely.get_coordinates(list(polygon.interiors), return_index=True)
-    return _Region([shapely.Polygon(polygon.exterior)], [(places.astype(np.int32), numbers.astype(np.int32))], value)
+def _as_region(polygon: shapely.Polygon, value: int) -> _Region:
+    return _Region([_rings([polygon.exterior])], [_rings(polygon.interiors)] if polygon.interiors else [], value)
+
+
+def _rings(rings: Sequence[shapely.LinearRing]) -> _Rings:
+    every = list(rings)
+    places, lengths = shapely.get_coordinates(every), shapely.get_num_coordinates(every)
+    return _Rings(places.astype(np.int32), lengths.astype(np.int32))
 
 
 def _finished(found: tuple[_Region, _Sums], tracing: Tracing) -> Outline | None:
@@ -269,17 +284,18 @@ def _finished(found: tuple[_Region, _Sums], tracing: Tracing) -> Outline | None:
 
 def _joined(region: _Region, least: float) -> shapely.Polygon:
     """Return the polygon of a region, without holes of less than `least` pixels."""
-    polygon = region.parts[0] if len(region.parts) == 1 else shapely.union_all(region.parts)
-    shell, holes = polygon.exterior, list(polygon.interiors)
-    if len(region.parts) > 1:
+    shells = np.concatenate([rings.to_shapely() for rings in region.shells])
+    region.shells.clear()
+    shell, rings = shells[0], []
+    if len(shells) > 1:
+        polygon = shapely.union_all(shapely.polygons(shells))
+        del shells
         assert isinstance(polygon, shapely.Polygon), "parts of a region share sides of pixels"
-        shell = shapely.linearrings(_without_straight(polygon.exterior))
-        holes = [shapely.linearrings(_without_straight(ring)) for ring in polygon.interiors]
-    rings = [shapely.linearrings(places.astype(np.float64), indices=numbers) for places, numbers in region.holes]
-    every = np.concatenate([np.array(holes, object), *rings])
-    region.parts.clear()
+        shell, *rings = [shapely.linearrings(_without_straight(r)) for r in (polygon.exterior, *polygon.interiors)]
+        del polygon
+    holes = np.concatenate([np.array(rings, object), *(rings.to_shapely() for rings in region.holes)])
     region.holes.clear()
-    return shapely.polygons(shell, holes=every[shapely.area(shapely.polygons(every)) >= least])
+    return shapely.polygons(shell, holes=holes[shapely.area(shapely.polygons(holes)) >= least])
 
 
 def _without_straight(ring: shapely.LinearRing) -> NDArray[np.float64]:
