@@ -49,28 +49,36 @@ def flat(state: Any) -> list[Any]:
     return [entry for part in state for entry in flat(part)] if isinstance(state, list | tuple) else [state]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("kills")
+    make_store(folder / "data", trn=12, val=4)
+    (folder / "config.yaml").write_text(CONFIG)
+    assert end(start(folder / "config.yaml", "whole")) == 0
+    return folder / "runs" / "whole"
+
+
 @pytest.mark.slow
-def test_killed_again_and_again_equals_never_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_killed_again_and_again_equals_never_killed(whole: Path, seed: int) -> None:
     """With a checkpoint after nearly every step, some of the kills come while one is written."""
-    make_store(tmp_path / "data", trn=12, val=4)
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG)
-    assert end(start(config, "whole")) == 0
-    draw, killed = random.Random(1), 0
+    name, config = f"parts{seed}", whole.parents[1] / "config.yaml"
+    draw, killed = random.Random(seed), 0
     for _ in range(KILLS):
-        process = start(config, "parts")
+        process = start(config, name)
         assert process.stderr is not None
         next(line for line in process.stderr if line.startswith("a step of"))
         time.sleep(3 * draw.random())
         process.kill()
         killed += end(process) == -9
     assert killed
-    assert end(start(config, "parts")) == 0
-    folders = [tmp_path / "runs" / name for name in ("whole", "parts")]
-    whole, parts = (torch.load(folder / "last.ckpt", weights_only=True) for folder in folders)
-    for name in ("model", "average", "progress"):
-        assert flat(whole[name]) == flat(parts[name]), name
-    assert flat(whole["optimizer"]["state"]) == flat(parts["optimizer"]["state"])
+    assert end(start(config, name)) == 0
+    folders = [whole, whole.parent / name]
+    one, other = (torch.load(folder / "last.ckpt", weights_only=True) for folder in folders)
+    for key in ("model", "average", "progress"):
+        assert flat(one[key]) == flat(other[key]), key
+    assert flat(one["optimizer"]["state"]) == flat(other["optimizer"]["state"])
     files = [(folder / "best.safetensors").read_bytes() for folder in folders]
     assert files[0] == files[1]
     epochs = [[row["epoch"] for row in read_metrics(folder / "metrics.csv")] for folder in folders]
