@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
+import rasterio.rpc
 import rasterio.shutil
 from affine import Affine
 from conftest import TRANSFORM, make_polygons, make_raster, pixel_box
@@ -254,3 +255,70 @@ def test_another_crs_is_no_obstacle(model: Path, tmp_path: Path):
     np.testing.assert_array_equal(read(tmp_path / "maps/other_classes.tif"), read(tmp_path / "maps/plain_classes.tif"))
     with rasterio.open(tmp_path / "maps/other_classes.tif") as made:
         assert made.crs == "EPSG:3857"
+
+
+# Odd rasters
+
+
+def _masked(folder: Path, internal: bool) -> Path:
+    mask = np.ones((40, 50), bool)
+    mask[:, :12] = False
+    path = make_raster(folder / "scene.tif", noise((2, 40, 50)), mask=mask if internal else None)
+    if not internal:
+        with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(path, "r+") as dataset:
+            dataset.write_mask(mask)
+        assert (folder / "scene.tif.msk").is_file()
+    return path
+
+
+def _all_nodata(folder: Path) -> Path:
+    return make_raster(folder / "scene.tif", np.zeros((2, 300, 9), np.uint8), nodata=0)
+
+
+def _one_pixel(folder: Path) -> Path:
+    return make_raster(folder / "scene.tif", noise((2, 1, 1)))
+
+
+def _oblong_pixels(folder: Path) -> Path:
+    return make_raster(folder / "scene.tif", noise((2, 40, 50)), TRANSFORM * Affine.scale(1, 2))
+
+
+def _whole_world(folder: Path) -> Path:
+    return make_raster(folder / "scene.tif", noise((2, 18, 36)), Affine(10, 0, -180, 0, -10, 90), "EPSG:4326")
+
+
+def _with_rpcs(folder: Path) -> Path:
+    path = make_raster(folder / "scene.tif", noise((2, 40, 50)), None, None)
+    ones = [1.0] + [0.0] * 19
+    scales = dict.fromkeys(("height_scale", "lat_scale", "line_scale", "long_scale", "samp_scale"), 1.0)
+    offsets = dict.fromkeys(("height_off", "lat_off", "line_off", "long_off", "samp_off"), 0.0)
+    terms = dict.fromkeys(("line_num_coeff", "line_den_coeff", "samp_num_coeff", "samp_den_coeff"), ones)
+    with rasterio.open(path, "r+") as dataset:
+        dataset.rpcs = rasterio.rpc.RPC(**scales, **offsets, **terms)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize(
+    ("make", "unknown"),
+    [
+        (lambda folder: _masked(folder, internal=True), 40 * 12),
+        (lambda folder: _masked(folder, internal=False), 40 * 12),
+        (_all_nodata, 300 * 9),
+        (_one_pixel, 0),
+        (_oblong_pixels, 0),
+        (_whole_world, 0),
+        (_with_rpcs, 0),
+    ],
+)
+def test_odd_rasters_have_maps_on_their_own_grid(
+    model: Path, tmp_path: Path, make: Callable[[Path], Path], unknown: int
+):
+    image = make(tmp_path)
+    assert classify(model, tmp_path / "maps", image) == 0
+    with rasterio.open(image) as source, rasterio.open(tmp_path / "maps/scene_classes.tif") as made:
+        assert (made.transform, made.crs, made.shape) == (source.transform, source.crs, source.shape)
+        assert (made.rpcs is None) == (source.rpcs is None)
+        found = made.read(1) == 255
+        assert np.count_nonzero(found) == unknown
+        np.testing.assert_array_equal(found, source.dataset_mask() == 0)

@@ -12,6 +12,7 @@ from geoseg.learn.modelfile import ModelSpec
 
 _FACTOR = 1.5  # ground pixels that differ by more look different to the network
 _SAME = 0.02  # sides that differ by less are not resampled
+_COARSEST, _FINEST = 16, 1000  # times the training's: beyond, there is nothing to see, or the scale is wrong
 
 
 def resolution_warnings(info: RasterInfo, spec: ModelSpec) -> list[str]:
@@ -58,12 +59,17 @@ def shape_for(info: RasterInfo, spec: ModelSpec) -> tuple[int, int] | None:
         None where the pixels have that size already, to 2 %.
 
     Raises:
-        DataError: The sizes cannot be compared.
+        DataError: The sizes cannot be compared, or are too far apart.
     """
     ratio = pixel_ratio(info, spec)
     if ratio is None:
         found = "pixels whose size on the ground cannot be compared with that of the training"
         expected = "a transform, and a CRS whose units the model's are in"
+        raise DataError(problem(info.path, found, expected, "leave out classification.resample for this image"))
+    if min(ratio) < 1 / _COARSEST or max(ratio) > _FINEST:
+        times = min(ratio) if min(ratio) < 1 / _COARSEST else max(ratio)
+        found = f"pixels {1 / times:g} times as long as those of the training"
+        expected = f"at most {_COARSEST} times, and at least 1/{_FINEST}"
         raise DataError(problem(info.path, found, expected, "leave out classification.resample for this image"))
     if max(abs(math.log(side)) for side in ratio) <= math.log1p(_SAME):
         return None

@@ -81,14 +81,21 @@ def test_what_cannot_be_compared(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("side", "expected"), [(1.0, None), (1.015, None), (0.99, None), (1.03, (103, 62)), (50, (5000, 3000))]
+    ("side", "expected"),
+    [(1.0, None), (1.015, None), (0.99, None), (1.03, (103, 62)), (15, (1500, 900)), (0.001, (1, 1))],
 )
 def test_nearly_the_same_is_the_same(tmp_path: Path, side: float, expected: tuple[int, int] | None):
     assert shape_for(image(tmp_path, utm(side, side)), trained((1.0, 1.0))) == expected
 
 
 def test_a_raster_becomes_one_pixel_at_least(tmp_path: Path):
-    assert shape_for(image(tmp_path, utm(1, 1)), trained((1000.0, 1000.0))) == (1, 1)
+    assert shape_for(image(tmp_path, utm(1, 1)), trained((500.0, 500.0))) == (1, 1)
+
+
+@pytest.mark.parametrize(("side", "times"), [(17.0, "17 times"), (20055.0, "20055 times"), (0.0009, "0.0009 times")])
+def test_sizes_that_are_worlds_apart_are_refused(tmp_path: Path, side: float, times: str):
+    with pytest.raises(DataError, match=f"found pixels {times} as long as those of the training, .*leave out"):
+        shape_for(image(tmp_path, utm(1.0, side)), trained((1.0, 1.0)))
 
 
 def test_what_is_said(tmp_path: Path):
