@@ -7,6 +7,7 @@ unetsmall under cross entropy at every run of the suite.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_every_loss_learns_four_samples(tmp_path: Path, loss: str) -> None:
 @pytest.mark.parametrize("word", ["label_smoothing=0.1", "hard_examples=0.25", "class_weights=auto"])
 def test_what_changes_a_loss_still_learns(tmp_path: Path, word: str) -> None:
     assert min(iou_by_heart(tmp_path, f"training.{word}")) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_a_compiled_network_learns_four_samples(tmp_path: Path) -> None:
+    """With the code that torch.compile generates; the suite takes it as far as the traced graph."""
+    assert min(iou_by_heart(tmp_path, "global.model_name=unetsmall", "training.compile=true")) > 0.95
 
 
 @pytest.fixture(scope="module")
