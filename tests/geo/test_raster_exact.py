@@ -52,9 +52,7 @@ def test_values_that_fit_stay(tmp_path: Path, stored: str, wanted: str, values: 
 )
 def test_a_value_that_does_not_fit_is_refused(tmp_path: Path, stored: str, wanted: str, value: float):
     path = make_raster(tmp_path / "a.tif", np.array([[[1, value]]], stored))
-    with pytest.raises(
-        DataError, match=rf"a\.tif: found the value .* in {stored}, .*values that {wanted} holds"
-    ):
+    with pytest.raises(DataError, match=rf"a\.tif: found the value .* in {stored}, .*values that {wanted} holds"):
         read(path, wanted)
 
 
