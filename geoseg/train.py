@@ -59,15 +59,7 @@ def _train(invocation: Invocation) -> None:
     with explained(lambda: advice(config, job)):
         memory = record_memory(config, job)
     clock.ended("trial of a step")
-    facts = job.runtime.facts()
-    log.note(
-        f"training {job.spec.model_name} ({_count(job.model)} weights) in {folder}: {facts['hardware']}, "
-        f"{job.runtime.precision}, seed {job.runtime.seed}"
-    )
-    if saved is None and _resumes(invocation):
-        log.note(f"no checkpoint in {folder}: starting from the beginning")
-    if saved:
-        log.note(f"going on after epoch {saved.epoch}" + (" and a part of the next" if saved.progress["step"] else ""))
+    _say_what_begins(invocation, job, saved)
     log.note(describe(memory))
     done, rows = saved.epoch if saved else 0, []
 
@@ -85,6 +77,18 @@ def _train(invocation: Invocation) -> None:
     with stop_requests() as stop, elsewhere as after_epoch, known, work, compilation_explained(), bar as shown:
         best = train(job, saved, Hooks(shown.update, tell, stop, sample_pictures(job)))
     _summary(job, best, rows, invocation)
+
+
+def _say_what_begins(invocation: Invocation, job: Job, saved: Checkpoint | None) -> None:
+    note, hardware = invocation.log.note, job.runtime.facts()["hardware"]
+    note(
+        f"training {job.spec.model_name} ({_count(job.model)} weights) in {job.folder}: {hardware}, "
+        f"{job.runtime.precision}, seed {job.runtime.seed}"
+    )
+    if saved:
+        note(f"going on after epoch {saved.epoch}" + (" and a part of the next" if saved.progress["step"] else ""))
+    elif _resumes(invocation):
+        note(f"no checkpoint in {job.folder}: starting from the beginning")
 
 
 def _mlflow_run(config: Config, job: Job, resumed: bool, log: Log) -> MlflowRun | None:
