@@ -745,3 +745,19 @@ def test_a_new_step_and_its_check() -> None:
     check_invertible(saving, x)
     with pytest.raises(ValueError, match="rebuilt is off by"):
         check_invertible(Scale(right=False).double(), x)
+
+
+def test_a_compiled_network_steps_around_the_sequence_and_equals_the_plain_one() -> None:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), ReversibleSequence(*program(4)), nn.Conv2d(8, 2, 1)).double()
+    other = copy.deepcopy(net)
+    batch = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+
+    plain = net(batch)
+    plain.square().mean().backward()
+    compiled = torch.compile(other, backend="eager")(batch)
+    compiled.square().mean().backward()
+
+    assert torch.equal(compiled, plain)
+    for one, two in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-12)

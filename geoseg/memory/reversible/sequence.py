@@ -101,7 +101,10 @@ class ReversibleSequence(nn.Module):
         if not self.save_memory:
             outputs = self._run_with_history(state)
         elif torch.is_grad_enabled() and self._needs_gradient(inputs):
-            return cast("Tensor | tuple[Tensor, ...]", self._run_rebuilding(state, single))
+            if torch.compiler.is_compiling():
+                # As a decorator it would import the compiler, which takes a second, into every program.
+                return cast("Tensor | tuple[Tensor, ...]", torch.compiler.disable(self._run_rebuilding)(state, single))
+            return self._run_rebuilding(state, single)
         else:
             outputs = self._run_without_history(state)
         return joined(outputs) if single else outputs
@@ -138,7 +141,6 @@ class ReversibleSequence(nn.Module):
                 step.run(state, [])
             return tuple(self.stream.leave(x) for x in state)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _run_rebuilding(self, inputs: Sequence[Tensor], single: bool) -> Tensor | tuple[Tensor, ...]:
         tape = Tape(self.stream, Autocast.of(inputs[0].device.type), watch=self._watch(inputs))
         token: Tensor = _Enter.apply(tape, *inputs)  # type: ignore[no-untyped-call]
