@@ -101,10 +101,11 @@ class ReversibleSequence(nn.Module):
         if not self.save_memory:
             outputs = self._run_with_history(state)
         elif torch.is_grad_enabled() and self._needs_gradient(inputs):
+            run = self._run_rebuilding
             if torch.compiler.is_compiling():
                 # As a decorator it would import the compiler, which takes a second, into every program.
-                return cast("Tensor | tuple[Tensor, ...]", torch.compiler.disable(self._run_rebuilding)(state, single))
-            return self._run_rebuilding(state, single)
+                run = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
+            return run(state, single)
         else:
             outputs = self._run_without_history(state)
         return joined(outputs) if single else outputs
