@@ -15,6 +15,7 @@ from geoseg.errors import ConfigError, DataError, problem
 from geoseg.learn.capacity import GIB, MIB, Margin, Needs, calibrated, needs_of, parse_memory
 from geoseg.learn.sizing import StepWork, estimator
 from geoseg.models import MODELS, build_model
+from geoseg.trainjob import step_settings
 
 #: Memory of usual cards. Their makers' GB are GiB, give or take what the driver hides.
 CARDS = tuple(size * GIB for size in (8, 11, 12, 16, 24, 40, 80, 141))
@@ -74,10 +75,7 @@ def _work(config: Config, options: argparse.Namespace) -> StepWork:
         channels=_channels(config),
         classes=int(config.global_.num_classes or 2),
         precision="bf16-mixed" if training.precision == "auto" else training.precision,
-        loss=training.loss,
-        label_smoothing=training.label_smoothing,
-        hard_examples=training.hard_examples,
-        optimizer=training.optimizer,
+        **step_settings(config),
         accumulation=options.accumulation,
         processes=options.processes,
     )

@@ -131,21 +131,28 @@ def _check_store(config: Config, store: Store) -> None:
     )
 
 
+def step_settings(config: Config) -> dict[str, Any]:
+    """Return what of `training` decides the memory of a step, by the names that `StepWork` has for it."""
+    training = config.training
+    return {
+        "loss": training.loss,
+        "label_smoothing": training.label_smoothing,
+        "hard_examples": training.hard_examples,
+        "optimizer": training.optimizer,
+    }
+
+
 def _step_work(config: Config, spec: ModelSpec, runtime: Runtime) -> StepWork:
     from geoseg.learn import processes
     from geoseg.learn.sizing import StepWork
 
-    training = config.training
     return StepWork(
         size=spec.samples_size,
         channels=spec.in_channels,
         classes=spec.num_classes,
         precision=runtime.precision,
-        loss=training.loss,
-        label_smoothing=training.label_smoothing,
-        hard_examples=training.hard_examples,
-        optimizer=training.optimizer,
-        accumulation=training.accumulate,
+        **step_settings(config),
+        accumulation=config.training.accumulate,
         processes=processes.count(),
     )
 

@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
 ALLOWED["trainjob"] = BELOW_COMMANDS | {"config", "console", "execution", "settings"}
 ALLOWED |= {command: BELOW_COMMANDS | {"cli", "config", "console", "execution", "settings"} for command in COMMANDS}
 ALLOWED["train"].add("trainjob")
+ALLOWED["plan"].add("trainjob")
 
 # Libraries that one place alone may import.
 ONLY_IN = {
