@@ -227,7 +227,7 @@ BAD_INPUT = {
     "labels elsewhere": (labels_far_away, ["val.gpkg", "overlap"]),
     "class ids beyond num_classes": (too_few_classes, ["3, 4"]),
     "no training scene": (change_list(",trn", ",tst"), ["trn"]),
-    "an unknown split": (change_list(",trn", ",train"), ["train", "trn"]),
+    "an unknown split": (change_list(",trn", ",learn"), ["learn", "trn"]),
 }
 
 
