@@ -501,6 +501,15 @@ def test_doubtful_pixels_are_a_class_of_their_own(model: Path, tmp_path: Path):
     with rasterio.open(tmp_path / "maps/scene_classes.tif") as made:
         np.testing.assert_array_equal(made.read(1), np.where(doubtful, 3, ids))
         assert [entry["name"] for entry in json.loads(made.tags()["CLASSES"])][3] == "uncertain"
+    both = "classification.outputs=[classes,probabilities]"
+    assert classify(model, tmp_path / "both", image, more=(both, below)) == 0
+    with (
+        rasterio.open(tmp_path / "both/scene_classes.tif") as made,
+        rasterio.open(tmp_path / "both/scene_probabilities.tif") as shares,
+    ):
+        np.testing.assert_array_equal(made.read(1), np.where(doubtful, 3, ids))
+        assert shares.descriptions == tuple(entry["name"] for entry in json.loads(made.tags()["CLASSES"]))[:3]
+        np.testing.assert_array_equal(shares.read().argmax(axis=0), ids)
     assert 0 < doubtful.sum() < doubtful.size
     assert load_config(None, ["classification.uncertain_below=0.6"]).classification.uncertain_below == 0.6
 
@@ -656,6 +665,12 @@ def test_only_the_area_of_interest_is_classified(model: Path, tmp_path: Path):
             np.testing.assert_array_equal(part.read(1)[~inside], 255)
             assert (part.read(1)[inside] == whole.read(1)[inside]).mean() > 0.999
             assert part.transform == whole.transform
+
+
+def test_an_area_that_is_not_there_is_said_in_a_line(model: Path, tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    code = classify(model, tmp_path / "maps", image, more=(f"classification.aoi={tmp_path / 'nope.gpkg'}",))
+    refused(capsys, code, 2, "nope.gpkg", "no such file")
 
 
 def test_bounds_beside_the_image_are_refused(model: Path, tmp_path: Path, capsys):

@@ -136,7 +136,8 @@ def _described(
 ) -> contextlib.AbstractContextManager[RasterWriter]:
     tags = dict(description.tags)
     if output.name != "classes":
-        names = description.class_names if output.name == "probabilities" else (output.name,)
+        # Uncertain is a class of the map, and no band.
+        names = description.class_names[: output.count] if output.name == "probabilities" else (output.name,)
         if output.scale != 1:
             tags["SCALE"] = f"{output.scale:g}"
         described = Description(tags=tags, band_names=names, scale=output.scale)

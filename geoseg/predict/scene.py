@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from geoseg.errors import DataError, GeosegError
+from geoseg.errors import DataError, GeosegError, problem
 from geoseg.geo.grid import Window, bounding
 from geoseg.geo.raster import (
     Raster,
@@ -369,4 +369,8 @@ def _made_of(raster: Raster, plan: Plan, description: MapDescription, options: C
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:
-    return str(path), path.stat().st_size, path.stat().st_mtime_ns
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise DataError(problem(path, f"no such file ({error.strerror})", "a file", "correct the path")) from error
+    return str(path), found.st_size, found.st_mtime_ns
