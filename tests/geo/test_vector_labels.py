@@ -143,6 +143,19 @@ def test_null_geometries_alone(tmp_path):
     )
     labels = read_labels(tmp_path / "a.geojson", "cls", UTM18, FIVE)
     assert (len(labels), labels.counts.null_geometry) == (0, 1)
+    assert "no polygon is left; all of the image is background" in labels.warnings[-1]
+
+
+def test_polygons_without_an_area_alone_are_all_background_and_counted_once(tmp_path):
+    point = (500000, 5000000)
+    flat = shapely.Polygon([point, (500005, 4999995), point, point])
+    path = make_polygons(tmp_path / "a.gpkg", [shapely.Polygon(), flat, shapely.Polygon([point] * 4)], {"cls": [1] * 3})
+    labels = read_labels(path, "cls", UTM18, FIVE)
+    assert (len(labels), labels.counts.empty, labels.counts.repaired) == (0, 3, 0)
+    assert [line.split(": ")[1] for line in labels.warnings] == [
+        "3 features with an empty geometry were left out",
+        "no polygon is left; all of the image is background",
+    ]
 
 
 def test_points_and_lines_are_no_areas(tmp_path):

@@ -95,7 +95,7 @@ def read_labels(
     )
     labels = LabelSet(features.geometries, found.ids, layer, counts, all_touched=rules.all_touched)
     labels = _shaped(labels, features, rules, as_pyproj(crs, os.fspath(image)), where)
-    labels.warnings += _warnings(where, labels.counts, move)
+    labels.warnings += _warnings(where, labels.counts, len(labels), move)
     return labels
 
 
@@ -243,7 +243,7 @@ def _repair(geometries: NDArray[Any]) -> tuple[NDArray[Any], int]:
     # Unlike a buffer of zero, this keeps every lobe of a self-crossing ring.
     mended = shapely.make_valid(geometries[invalid], method="structure", keep_collapsed=False)
     geometries[invalid] = [_polygons_of(geometry) for geometry in mended]
-    return geometries, int(invalid.sum())
+    return geometries, int((invalid & ~shapely.is_empty(geometries)).sum())
 
 
 def _polygons_of(geometry: Any) -> Any:
@@ -263,7 +263,7 @@ def _ids(features: _Features, attribute: str | None, mapping: ClassMapping, wher
     return ClassIds(np.ones(len(features.geometries), np.uint8), 0, 0, 0)
 
 
-def _warnings(where: str, counts: LabelReport, move: Move) -> list[str]:
+def _warnings(where: str, counts: LabelReport, left: int, move: Move) -> list[str]:
     notes = {
         "features without a geometry were left out": counts.null_geometry,
         "features with an empty geometry were left out": counts.empty,
@@ -276,8 +276,9 @@ def _warnings(where: str, counts: LabelReport, move: Move) -> list[str]:
         "other are taken to cross it, others as they are drawn": counts.around,
     }
     lines = [f"{where}: {count} {text}" for text, count in notes.items() if count]
-    if counts.read == 0:
-        lines.append(f"{where}: no features; all of the image is background")
+    if left == 0:
+        what = "no polygon is left" if counts.read else "no features"
+        lines.append(f"{where}: {what}; all of the image is background")
     if move.warning:
         lines.append(f"{where}: {move.warning}")
     return lines
