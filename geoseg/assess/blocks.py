@@ -154,7 +154,7 @@ def _validity_source(reference: Reference, class_map: RasterInfo) -> Iterator[Ra
         info = image.info
         size, map_size = (info.height, info.width), (class_map.height, class_map.width)
         if size != map_size or not info.transform.almost_equals(class_map.transform, 1e-9):
-            found = f"a map of {map_size[0]} x {map_size[1]} pixels at {tuple(class_map.transform)[:6]}"
-            expected = f"the grid of {info.path}: {size[0]} x {size[1]} at {tuple(info.transform)[:6]}"
+            found = f"a map of {map_size[1]} x {map_size[0]} pixels at {tuple(class_map.transform)[:6]}"
+            expected = f"the grid of {info.path}: {size[1]} x {size[0]} at {tuple(info.transform)[:6]}"
             raise DataError(problem(class_map.path, found, expected, "classify that image again"))
         yield image

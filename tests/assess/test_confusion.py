@@ -75,7 +75,7 @@ def test_invalid_image_pixels_are_unknown(tmp_path: Path):
 
 def test_a_map_of_another_grid_than_its_image_is_refused(tmp_path: Path):
     image = make_raster(tmp_path / "image.tif", np.ones((1, 10, 12), np.uint8))
-    with pytest.raises(DataError, match="10 x 10 pixels"):
+    with pytest.raises(DataError, match=r"map of 10 x 10 pixels.*image\.tif: 12 x 10 at"):
         confusion_of(class_map(tmp_path, np.zeros((10, 10))), reference(tmp_path, [], [], image=image), 3)
 
 

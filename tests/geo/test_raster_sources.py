@@ -92,7 +92,7 @@ def test_a_stack_reads_windows_that_overhang_and_travels_between_processes(tmp_p
     [
         ({"transform": TRANSFORM * Affine.translation(1, 0)}, "the transform"),
         ({"crs": "EPSG:32617"}, "the CRS EPSG:32617"),
-        ({"shape": (4, 6)}, "4 x 6 pixels"),
+        ({"shape": (4, 6)}, "6 x 4 pixels"),
     ],
 )
 def test_files_of_another_grid_do_not_stack(tmp_path: Path, change, found: str) -> None:

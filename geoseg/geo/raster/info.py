@@ -279,8 +279,8 @@ def _stacked_names(parts: tuple[RasterInfo, ...]) -> tuple[str | None, ...]:
 
 def _other_grid(first: RasterInfo, other: RasterInfo) -> list[str]:
     if (first.height, first.width) != (other.height, other.width):
-        found = f"{other.height} x {other.width} pixels"
-        expected = f"{first.height} x {first.width} as in {first.path}"
+        found = f"{other.width} x {other.height} pixels"
+        expected = f"{first.width} x {first.height} as in {first.path}"
     elif first.crs != other.crs and not (_same_place(first, other) and None in (first.crs, other.crs)):
         found, expected = f"the CRS {other.crs or 'none'}", f"{first.crs or 'none'} as in {first.path}"
     elif not _same_place(first, other):
