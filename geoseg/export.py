@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from geoseg.cli import Invocation, progress, run_command
 from geoseg.errors import ModelFileError, problem
-from geoseg.learn.files import replacing
+from geoseg.learn.files import make_folder, replacing
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -44,8 +44,7 @@ def _export(call: Invocation) -> None:
         require_onnx()
     path = Path(call.options.model or call.config.classification.state_dict_path).absolute()
     network, spec = load_model_file(path)
-    folder = (call.options.output or path.parent / "export").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder((call.options.output or path.parent / "export").absolute())
     graph = InferenceGraph(network, spec.normalisation)
     files = [folder / name for kind, name in (("onnx", "model.onnx"), ("torch", "model.pt2")) if kind in formats]
     if files:

@@ -136,6 +136,46 @@ def test_calibration_where_there_is_confidence(tmp_path: Path):
         assert [int(row["pixels"]) for row in csv.DictReader(file) if row["pixels"] != "0"] == [1559]
 
 
+def mark(path: Path, **tags: str) -> None:
+    with rasterio.open(path, "r+", IGNORE_COG_LAYOUT_BREAK="YES") as made:
+        made.update_tags(**tags)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "beside", "fits"),
+    [
+        ({"RUN": "a", "MODEL_HASH": "m"}, {"RUN": "a", "MODEL_HASH": "m"}, True),
+        ({"RUN": "a", "MODEL_HASH": "m"}, {"RUN": "b", "MODEL_HASH": "m"}, False),
+        ({"MODEL_HASH": "m"}, {"MODEL_HASH": "m"}, True),
+        ({"MODEL_HASH": "m"}, {"MODEL_HASH": "n"}, False),
+        ({"RUN": "a", "MODEL_HASH": "m"}, {}, False),
+    ],
+)
+def test_confidence_of_another_run_is_left_out(tmp_path: Path, capsys, mapped: dict, beside: dict, fits: bool):
+    make_scene(tmp_path, "north")
+    path, confidence = (tmp_path / f"maps/north_{kind}.tif" for kind in ("classes", "confidence"))
+    make_raster(confidence, np.full((40, 40), 0.75, np.float32))
+    mark(path, **mapped)
+    mark(confidence, **beside)
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert (content["details"]["north"]["expected_calibration_error"] is not None) == fits
+    lines = [line for line in capsys.readouterr().err.splitlines() if str(confidence) in line and str(path) in line]
+    assert len(lines) == (0 if fits else 1)
+    assert (tmp_path / "maps/evaluation/calibration.csv").exists() == fits
+
+
+def test_confidence_on_another_grid_is_left_out_and_probabilities_are_taken(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    make_raster(tmp_path / "maps/north_confidence.tif", np.full((20, 20), 0.75, np.float32))
+    make_raster(tmp_path / "maps/north_probabilities.tif", np.full((3, 40, 40), 0.5, np.float32))
+    assert main([str(write_project(tmp_path, "north"))]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    error = content["details"]["north"]["expected_calibration_error"]
+    assert error == pytest.approx((580 + 434) / 1559 - 0.5)
+    assert "north_confidence.tif: of another grid than" in capsys.readouterr().err
+
+
 def test_no_difference_map_if_none_is_wanted(tmp_path: Path):
     make_scene(tmp_path, "north")
     assert main([str(write_project(tmp_path, "north", text="  difference_map: false\n"))]) == 0
@@ -306,6 +346,78 @@ def test_maps_of_different_models_cannot_be_mixed(tmp_path: Path, capsys):
 
 def test_maps_without_references_are_refused(tmp_path: Path, capsys):
     refused(capsys, main(["--maps", "a.tif"]), 2, "--references")
+
+
+def test_a_map_that_is_named_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    make_scene(tmp_path, "north")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.tif").symlink_to("maps/north_classes.tif")
+    maps = ("maps/north_classes.tif", "./maps/../maps/north_classes.tif", "link.tif")
+    more = ("--references", "north.gpkg", "--attribute", "kind", "--output", "out")
+    assert main(["--maps", *maps, *more, "--images", "north.tif", "north.tif", "north.tif"]) == 0
+    content = json.loads((tmp_path / "out/scores.json").read_text())
+    assert content["matrix"] == MATRIX
+    assert len(content["scenes"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("named more than once; it counts once") == 2
+    assert "warning: link.tif: named" in error
+
+
+def test_images_of_one_name_in_a_list_share_no_map(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    (tmp_path / "later").mkdir()
+    make_scene(tmp_path / "later", "north")
+    config = write_project(tmp_path, "north", "later/north")
+    refused(capsys, main([str(config)]), 2, "later/north.tif", "the same name as")
+    refused(capsys, main([str(config), "--design"]), 2, "later/north.tif", "the same name as")
+
+
+def test_an_image_with_two_label_files_is_measured_with_each(tmp_path: Path):
+    make_scene(tmp_path, "north")
+    config = write_project(tmp_path, "north")
+    make_polygons(tmp_path / "more.gpkg", [pixel_box(0, 0, 40, 40)], {"kind": ["F"]})
+    with (tmp_path / "prep.csv").open("a") as file:
+        file.write("./north.tif,more.gpkg,kind,tst\n")
+    assert main([str(config)]) == 0
+    content = json.loads((tmp_path / "maps/evaluation/scores.json").read_text())
+    assert [scene["name"] for scene in content["scenes"]] == ["north", "north-2"]
+    assert content["scenes"][1]["matrix"] == [[0, 0, 0], [39 * 25, 39 * 15 - 1, 0], [0, 0, 0]]
+
+
+def test_a_first_class_like_the_others_is_doubted(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    table = ({**CLASSES[0], "name": "building", "value": "B"}, *CLASSES[1:])
+    make_map(tmp_path / "maps", tmp_path / "north.tif", np.zeros((40, 40)), table)
+    call = ["--maps", str(tmp_path / "maps/north_classes.tif"), "--references", str(tmp_path / "north.gpkg")]
+    call += ["--attribute", "kind", "--output", str(tmp_path / "out")]
+    assert main(call) == 0
+    error = capsys.readouterr().err
+    assert "the first class, building, is taken for background" in error
+    assert "add sample.mask_input_image=true" in error
+    assert json.loads((tmp_path / "out/scores.json").read_text())["unknown"] == 0
+    assert main([*call, "sample.mask_input_image=true"]) == 0
+    assert "taken for background" not in capsys.readouterr().err
+    assert json.loads((tmp_path / "out/scores.json").read_text())["unknown"] == 30 * 20  # right of field, below water
+
+
+def test_a_label_raster_leaves_no_ground_to_the_background(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    table = ({**CLASSES[0], "name": "building", "value": 0}, {**CLASSES[1], "value": 1}, {**CLASSES[2], "value": 2})
+    make_map(tmp_path / "maps", tmp_path / "north.tif", np.zeros((40, 40)), table)
+    labels = make_raster(tmp_path / "labels.tif", np.ones((1, 40, 40), np.uint8))
+    call = ["--maps", str(tmp_path / "maps/north_classes.tif"), "--references", str(labels)]
+    assert main([*call, "--output", str(tmp_path / "out")]) == 0
+    assert "taken for background" not in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    (tmp_path / "afile").write_text("kept")
+    call = ["--maps", str(tmp_path / "maps/north_classes.tif"), "--references", str(tmp_path / "north.gpkg")]
+    for folder in (tmp_path / "afile", tmp_path / "afile/below", Path("/proc/x")):
+        code = main([*call, "--attribute", "kind", "--output", str(folder)])
+        refused(capsys, code, 2, f"{folder}: found a folder that cannot be made", "choose another output folder")
+    assert (tmp_path / "afile").read_text() == "kept"
 
 
 def test_an_empty_reference_is_all_background(tmp_path: Path):

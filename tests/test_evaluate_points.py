@@ -98,6 +98,44 @@ def test_answers_are_never_overwritten(tmp_path: Path, capsys):
     refused(capsys, main([config, "--design"]), 2, "points.gpkg", "may hold answers")
 
 
+def test_points_are_drawn_into_a_geopackage_alone(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    config = str(write_project(tmp_path, "north"))
+    for name in ("p.shp", "p.geojson", "points"):
+        refused(capsys, main([config, "--design", "--points", str(tmp_path / name)]), 2, name, "a GeoPackage (.gpkg)")
+        assert not (tmp_path / name).exists()
+    assert main([config, "--design", "evaluation.sample_points=50", "--points", str(tmp_path / "P.GPKG")]) == 0
+    assert len(geopandas.read_file(tmp_path / "P.GPKG", layer="points")) == 50
+
+
+def test_a_folder_of_areas_that_cannot_be_made_is_one_line(tmp_path: Path, capsys):
+    make_scene(tmp_path, "north")
+    path = tmp_path / "p.gpkg"
+    assert main([str(write_project(tmp_path, "north")), "--design", "--points", str(path)]) == 0
+    answer(path, np.zeros((40, 40), int))
+    capsys.readouterr()
+    (tmp_path / "afile").write_text("kept")
+    for folder in (tmp_path / "afile", Path("/proc/x")):
+        refused(capsys, main(["--points", str(path), "--output", str(folder)]), 2, f"{folder}: found a folder that")
+        call = ["--maps", str(tmp_path / "maps/north_classes.tif"), "--design", "--output", str(folder)]
+        refused(capsys, main(call), 2, f"{folder}: found a folder that cannot be made")
+    assert (tmp_path / "afile").read_text() == "kept"
+
+
+def test_a_map_that_is_named_twice_is_one_stratum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    classes = np.zeros((40, 40), np.uint8)
+    classes[:, 30:] = 1
+    make_raster(tmp_path / "m.tif", classes, nodata=255)
+    monkeypatch.chdir(tmp_path)
+    maps = ("--maps", "m.tif", str(tmp_path / "m.tif"))
+    assert main([*maps, "--design", "--points", "p.gpkg", "evaluation.sample_points=20"]) == 0
+    said = capsys.readouterr()
+    assert f"{tmp_path / 'm.tif'}: named more than once; it counts once" in said.err
+    assert "overlap" not in said.err
+    strata = pyogrio.read_dataframe("p.gpkg", layer="strata")
+    assert list(strata["pixels"]) == [1200, 400]
+
+
 def test_an_empty_file_is_refused(tmp_path: Path, capsys):
     make_scene(tmp_path, "north")
     config = str(write_project(tmp_path, "north"))

@@ -182,6 +182,15 @@ def test_without_the_packages_onnx_is_left_out_or_refused(model, tmp_path: Path,
     assert not (tmp_path / "x/model.onnx").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(model, tmp_path: Path, capsys):
+    (tmp_path / "afile").write_text("kept")
+    for folder in (tmp_path / "afile", tmp_path / "afile/below", Path("/proc/x")):
+        assert main(["--model", str(model), "--output", str(folder), "--formats", "card"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"{folder}: found a folder that cannot be made")
+    assert (tmp_path / "afile").read_text() == "kept"
+
+
 def test_what_is_no_model_file_is_refused(tmp_path: Path, capsys):
     assert main(["--model", str(tmp_path / "none.safetensors")]) == 2
     assert "no such file" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from geoseg.assess.boundary import BoundaryOverlap, boundary_iou
 from geoseg.assess.calibration import Calibration, Reliability, whole_reliability
 from geoseg.assess.difference import difference_map
 from geoseg.assess.objects import ObjectMatcher, ObjectScores
-from geoseg.geo.raster import Reading, open_raster, read_info
+from geoseg.geo.raster import Reading, open_raster, read_info, read_tags
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,14 @@ class Details:
 
 
 class DetailMeasures:
-    """The measures of one scene; `made` returns their result when all blocks were given to them."""
+    """The measures of one scene; `made` returns their result when all blocks were given to them.
+
+    `warnings` says, one line each, what was left out.
+    """
 
     def __init__(self, boundary: BoundaryOverlap, objects: ObjectMatcher, calibration: Calibration | None) -> None:
         self._boundary, self._objects, self._calibration = boundary, objects, calibration
+        self.warnings: list[str] = []
         self.measures: list[Measure] = [boundary, objects, *([calibration] if calibration else [])]
 
     def made(self) -> Details:
@@ -81,21 +85,46 @@ def detail_measures(
     info = read_info(class_map, allow_palette=True)
     with contextlib.ExitStack() as stack:
         calibration = None
-        if confidence := confidence_beside(class_map):
+        confidence, warnings = confidence_beside(class_map)
+        if confidence is not None:
             raster = stack.enter_context(open_raster(confidence, reading=Reading(apply_scale=True)))
-            calibration = Calibration(raster) if raster.info.window == info.window else None
+            calibration = Calibration(raster)
         boundary = BoundaryOverlap(num_classes, options.boundary_width)
         measures = DetailMeasures(boundary, ObjectMatcher(num_classes, info.width, options.object_iou), calibration)
+        measures.warnings += warnings
         if difference is not None:
             measures.measures.append(stack.enter_context(difference_map(difference, info)))
         yield measures
 
 
-def confidence_beside(class_map: Path) -> Path | None:
-    """Return the map of confidence, or else of probabilities, that `classify` wrote with a class map."""
+def confidence_beside(class_map: Path) -> tuple[Path | None, list[str]]:
+    """Return the map of confidence, or else of probabilities, that `classify` wrote with a class map.
+
+    Also returned is a warning for each that lies there but was made with another class map.
+    """
     stem = class_map.stem.removesuffix("_classes")
-    places = (class_map.with_name(f"{stem}_{kind}{class_map.suffix}") for kind in ("confidence", "probabilities"))
-    return next((path for path in places if path.is_file() and path != class_map), None)
+    warnings = []
+    for kind in ("confidence", "probabilities"):
+        path = class_map.with_name(f"{stem}_{kind}{class_map.suffix}")
+        if not path.is_file() or path == class_map:
+            continue
+        stranger = _stranger(path, class_map)
+        if stranger is None:
+            return path, warnings
+        remedy = "it is not used for calibration; classify again with outputs of both"
+        warnings.append(f"{path}: {stranger} than {class_map}; {remedy}")
+    return None, warnings
+
+
+def _stranger(path: Path, class_map: Path) -> str | None:
+    """Return what shows that a map was not made with the class map; None where nothing does."""
+    tags, others = read_tags(class_map), read_tags(path)
+    key = "RUN" if "RUN" in tags and "RUN" in others else "MODEL_HASH"
+    if tags.get(key) != others.get(key):
+        return f"made by another {'run of classify' if key == 'RUN' else 'model'}"
+    info, other = read_info(class_map, allow_palette=True), read_info(path)
+    near = info.transform.almost_equals(other.transform, 1e-9)
+    return None if other.window == info.window and other.crs == info.crs and near else "of another grid"
 
 
 def whole_details(parts: Sequence[Details]) -> Details:

@@ -48,19 +48,27 @@ def class_table(num_classes: int, entries: Iterable[Mapping[str, Any]] | None = 
     return table
 
 
-def background_doubts(classes: Sequence[Mapping[str, Any]]) -> list[str]:
+def background_doubts(
+    classes: Sequence[Mapping[str, Any]],
+    where: str = "global.classes",
+    then: str = ", and reports leave it out; if it is a class like the others, put 'background' before it",
+) -> list[str]:
     """Return a warning if the first class, which is background, looks like one of the others.
 
     A class of wall-to-wall land cover in its place would be given to all ground without a polygon, and be left out
     where maps and scores leave background out.
+
+    Args:
+        classes: The table of classes.
+        where: Who says what the classes are.
+        then: How the warning ends: what follows from it, and what the user can do.
     """
     name, value = str(classes[0]["name"]), classes[0].get("value")
     if value is None or name.strip().lower() in _NAMES_OF_BACKGROUND:
         return []
     return [
-        f"global.classes: the first class, {name}, is taken for background: ground without a polygon is of it, unless "
-        "sample.mask_input_image is set, and reports leave it out; if it is a class like the others, put "
-        "'background' before it"
+        f"{where}: the first class, {name}, is taken for background: ground without a polygon is of it, unless "
+        f"sample.mask_input_image is set{then}"
     ]
 
 

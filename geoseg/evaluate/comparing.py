@@ -15,7 +15,7 @@ from geoseg.assess.difference import COLOURS, KINDS
 from geoseg.assess.pairs import MapFacts, Pair, leaves_open, read_reference
 from geoseg.assess.tables import confusion_csv, score_lines, scores_csv, scores_json, text_table
 from geoseg.cli import Invocation, progress
-from geoseg.data.classes import class_mapping
+from geoseg.data.classes import background_doubts, class_mapping
 from geoseg.errors import DataError, GeosegError, ScenesFailed
 from geoseg.evaluate.pairing import (
     Classes,
@@ -27,7 +27,8 @@ from geoseg.evaluate.pairing import (
     unique_names,
 )
 from geoseg.geo.raster import read_tags
-from geoseg.learn.files import replacing
+from geoseg.geo.vector import LabelSet
+from geoseg.learn.files import make_folder, replacing
 from geoseg.report.evaluation import MOST_PICTURES, evaluation_page
 from geoseg.report.quicklook import Legend, draw_quicklook
 from geoseg.report.scenemap import UNKNOWN_COLOUR, scene_layers
@@ -57,7 +58,7 @@ def compare_maps(call: Invocation) -> None:
     classes = shared_classes(call, facts)
     if leaves_open(classes):
         classes = classes[:-1]
-    folder = output_folder(call)
+    folder = make_folder(output_folder(call))
     results = _compare_all(call, pairs, facts, classes, folder)
     if not results.scenes:
         raise DataError([line for lines in results.failures.values() for line in lines])
@@ -77,6 +78,8 @@ def _compare_all(
                 reference = _reference(call, pair, facts[pair.class_map], classes)
                 difference = folder / f"{name}_difference.tif" if call.config.evaluation.difference_map else None
                 with detail_measures(pair.class_map, len(classes), _options(call), difference) as more:
+                    for warning in more.warnings:
+                        call.log.warn(warning)
                     counted = more.measures
                     scene = confusion_of(pair.class_map, reference, len(classes), name, bar.update, counted)
                 picture = folder / f"{name}_quicklook.png"
@@ -114,6 +117,10 @@ def _reference(call: Invocation, pair: Pair, facts: MapFacts, classes: Classes) 
     reference, warnings = read_reference(pair, facts, mapping, label_rules(call.config))
     for warning in warnings:
         call.log.warn(warning)
+    if isinstance(reference.ground.labels, LabelSet) and not sample.mask_input_image:
+        then = "; where such ground was unknown to the samples, add sample.mask_input_image=true"
+        for warning in background_doubts(classes, "classes of the maps", then):
+            call.log.warn(warning)
     return reference
 
 
@@ -145,7 +152,6 @@ def _write(call: Invocation, pairs: Sequence[Pair], classes: Classes, results: _
     reliability = whole_details(list(results.details.values())).reliability
     if reliability is not None:
         files["calibration.csv"] = reliability_csv(reliability)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         with replacing(folder / name) as file:
             file.write(text.encode())

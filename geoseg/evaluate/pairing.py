@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from geoseg.data.scene import Scene
 from geoseg.data.scenes import read_scenes
 from geoseg.errors import ConfigError, DataError, problem
 from geoseg.geo.ground import GroundSource
+from geoseg.geo.raster import key_of
+from geoseg.predict.images import refuse_same_stems
 from geoseg.predict.output import class_colours, output_path
 from geoseg.report.quicklook import Legend
 
@@ -28,7 +29,7 @@ def all_pairs(call: Invocation) -> list[Pair]:
         ConfigError: The command line does not fit together.
         DataError: A list of scenes that is wrong, or scenes without labels.
     """
-    return _named_pairs(call.options) if call.options.maps else _listed_pairs(call)
+    return _named_pairs(call) if call.options.maps else _listed_pairs(call)
 
 
 def listed_maps(call: Invocation) -> list[tuple[Path, Path | str | None]]:
@@ -39,16 +40,31 @@ def listed_maps(call: Invocation) -> list[tuple[Path, Path | str | None]]:
     return list(found.items())
 
 
-def _named_pairs(options: argparse.Namespace) -> list[Pair]:
+def named_maps(call: Invocation) -> list[tuple[Path, Path | None]]:
+    """Return the maps of the command line, each once, with their images if those are named.
+
+    Raises:
+        ConfigError: There are as many images as maps, or none.
+    """
+    maps = call.options.maps or []
+    images = call.options.images or [None] * len(maps)
+    if len(images) != len(maps):
+        found = f"{len(images)} images for {len(maps)} maps"
+        raise ConfigError(problem("command line", found, "one for each map, in the same order", "correct --images"))
+    first: dict[Path, tuple[Path, Path | None]] = {}
+    for path, image in zip(maps, images, strict=True):
+        if first.setdefault(path.resolve(), (path, image))[0] is not path:
+            call.log.warn(f"{path}: named more than once; it counts once")
+    return list(first.values())
+
+
+def _named_pairs(call: Invocation) -> list[Pair]:
+    options = call.options
     if options.references is None:
         raise ConfigError("command line: --maps without --references; name the file with the reference polygons")
-    images = options.images or [None] * len(options.maps)
-    if len(images) != len(options.maps):
-        found = f"{len(images)} images for {len(options.maps)} maps"
-        raise ConfigError(problem("command line", found, "one for each map, in the same order", "correct --images"))
     return [
         Pair(path, GroundSource(options.references, options.attribute, options.layer, options.aoi, path), image)
-        for path, image in zip(options.maps, images, strict=True)
+        for path, image in named_maps(call)
     ]
 
 
@@ -58,6 +74,7 @@ def _listed_scenes(call: Invocation) -> list[Scene]:
     if not scenes:
         remedy = "add one, or set evaluation.split"
         raise DataError(problem(section.prep_csv_file, f"no {section.split} scene", "at least one", remedy))
+    refuse_same_stems(list({key_of(scene.image): scene.image for scene in scenes}.values()))
     return scenes
 
 

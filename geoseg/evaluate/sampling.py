@@ -14,10 +14,10 @@ from geoseg.assess.design import DesignMap, Strata, count_blocks, draw, overlapp
 from geoseg.assess.tables import text_table
 from geoseg.cli import Invocation, progress
 from geoseg.errors import ConfigError, DataError, problem
-from geoseg.evaluate.pairing import Classes, all_facts, listed_maps, output_folder, shared_classes
+from geoseg.evaluate.pairing import Classes, all_facts, listed_maps, named_maps, output_folder, shared_classes
 from geoseg.geo.raster import read_info
 from geoseg.geo.vector import ClassMapping, LabelRules, read_labels
-from geoseg.learn.files import replacing
+from geoseg.learn.files import make_folder, replacing
 from geoseg.predict.output import class_colours
 from geoseg.report.area import area_page
 
@@ -25,6 +25,8 @@ from geoseg.report.area import area_page
 def draw_points(call: Invocation, path: Path) -> None:
     """Draw a stratified random sample from the maps into a new file."""
     section = call.config.evaluation
+    if path.suffix.lower() != ".gpkg":
+        raise ConfigError(problem("points to draw", str(path), "a GeoPackage (.gpkg)", "give it another name"))
     if path.exists():
         found = "a file, which may hold answers"
         raise DataError(problem(path, found, "no file", "name another with --points FILE, or remove it"))
@@ -37,6 +39,7 @@ def draw_points(call: Invocation, path: Path) -> None:
         raise ConfigError(problem("evaluation.expected_accuracy", found, "one per class of the maps", "correct it"))
     for first, second in overlapping(maps)[:5]:
         call.log.warn(f"{first} and {second.name} overlap: what they share counts twice; cut one of them, or use --aoi")
+    make_folder(path.absolute().parent)
     with progress(2 * count_blocks(maps), "drawing points", "blocks") as bar:
         strata = survey(maps, names, bar.update)
         total = section.sample_points or sample_size(strata.area, shares, section.standard_error)
@@ -63,7 +66,8 @@ def estimate_areas(call: Invocation, path: Path) -> None:
         points = int(counts[number].sum())
         call.log.warn(f"{path}: {points} point{'' if points == 1 else 's'} in {strata.names[number]}; two are needed")
     result = estimate(counts, strata.area)
-    folder = output_folder(call) if call.options.output or call.config_path else path.absolute().parent
+    named = call.options.output or call.config_path
+    folder = make_folder(output_folder(call) if named else path.absolute().parent)
     _write(folder, path, strata, result, missing)
     for line in area_lines(result, strata.names, strata.unit):
         call.log.info(line)
@@ -80,7 +84,6 @@ def _write(folder: Path, path: Path, strata: Strata, result: Estimates, missing:
         "areas.html": area_page(result, strata.names, colours, strata.unit, facts),
         "areas.json": area_json(result, strata.names, strata.unit, {"points": str(path), "missing": missing}),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         with replacing(folder / name) as file:
             file.write(text.encode())
@@ -88,7 +91,8 @@ def _write(folder: Path, path: Path, strata: Strata, result: Estimates, missing:
 
 def _maps(call: Invocation) -> tuple[list[DesignMap], Classes]:
     """Return the maps with their areas of interest, and their classes."""
-    listed = [(path, call.options.aoi) for path in call.options.maps] if call.options.maps else listed_maps(call)
+    named = [(path, call.options.aoi) for path, _ in named_maps(call)]
+    listed = named if call.options.maps else listed_maps(call)
     classes = shared_classes(call, all_facts([path for path, _ in listed]))
     rules = LabelRules(assume_crs=call.config.sample.assume_crs)
     maps = []

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from geoseg.errors import DataError, problem
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -25,6 +27,20 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> Path:
+    """Make the folder of a command's results, with those above it, unless it is there; return it.
+
+    Raises:
+        DataError: It cannot be made, or a file has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = f"a folder that cannot be made ({error.strerror})"
+        raise DataError(problem(folder, found, "a writable place", "choose another output folder")) from error
+    return folder
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -69,3 +69,10 @@ def test_a_first_class_that_looks_like_the_others_is_doubted(first: dict[str, ob
 
     assert bool(found) == doubted
     assert all("developed" in line and "'background'" in line for line in found)
+
+
+def test_who_doubts_the_background_says_what_to_do() -> None:
+    table = class_table(2, [{"name": "developed", "value": 1}, {"name": "forest", "value": 2}])
+    (line,) = background_doubts(table, "the map", "; mask it")
+    assert line.startswith("the map: the first class, developed, ")
+    assert line.endswith("sample.mask_input_image is set; mask it")
