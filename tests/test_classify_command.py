@@ -82,6 +82,14 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*")} if folder.exists() else set()
 
 
+def make_former(path: Path) -> Path:
+    """Write a raster that says that geoseg made it."""
+    make_raster(path, noise((1, 30, 30)))
+    with rasterio.open(path, "r+") as raster:
+        raster.update_tags(MODEL_HASH="0123")
+    return path
+
+
 def test_a_map_without_any_config(model: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     image = make_raster(tmp_path / "scene.tif", noise((2, 70, 90)))
@@ -115,7 +123,7 @@ def test_a_config_scans_its_folder(model: Path, tmp_path: Path):
     folder.mkdir()
     make_raster(folder / "a.tif", noise((2, 40, 40)))
     make_raster(folder / "b.TIFF", noise((2, 40, 40)))
-    make_raster(folder / "old_classes.tif", noise((1, 40, 40)))
+    make_former(folder / "old_classes.tif")
     (folder / "notes.txt").write_text("no raster")
     assert main([str(write_config(tmp_path, model))]) == 0
     assert {name for name in files(tmp_path / "maps") if name.endswith(".tif")} == {"a_classes.tif", "b_classes.tif"}
@@ -327,13 +335,13 @@ def test_a_run_that_fails_half_way_leaves_the_old_map(model: Path, tmp_path: Pat
     image = make_raster(tmp_path / "scene.tif", noise((2, 600, 600)), tiled=True, blockxsize=256, blockysize=256)
     maps = tmp_path / "maps"
     maps.mkdir()
-    (maps / "scene_classes.tif").write_bytes(b"the former map")
+    former = make_former(maps / "scene_classes.tif").read_bytes()
     content = bytearray(image.read_bytes())
     content[-50_000:] = b"\0" * 0
     image.write_bytes(content)  # the last blocks are cut off
     refused(capsys, classify(model, maps, image, more=("classification.window=256",)), 2, "scene.tif")
     assert files(maps) == {"scene_classes.tif"}
-    assert (maps / "scene_classes.tif").read_bytes() == b"the former map"
+    assert (maps / "scene_classes.tif").read_bytes() == former
 
 
 def test_an_interrupted_run_leaves_nothing(model: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch):
@@ -351,7 +359,8 @@ def test_a_new_map_replaces_the_old_one_and_its_side_files(model: Path, tmp_path
     image = make_raster(tmp_path / "scene.tif", noise((2, 30, 30)))
     maps = tmp_path / "maps"
     maps.mkdir()
-    for suffix in ("", ".aux.xml", ".ovr", ".msk"):
+    make_former(maps / "scene_classes.tif")
+    for suffix in (".aux.xml", ".ovr", ".msk"):
         (maps / f"scene_classes.tif{suffix}").write_text("STATISTICS_MAXIMUM 5")
     assert classify(model, maps, image) == 0
     assert files(maps) == {"classes.json", "scene_classes.qml", "scene_classes.tif", "scene_classes.tif.aux.xml"}

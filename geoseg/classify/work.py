@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,16 @@ from geoseg.learn.capacity import parse_memory
 from geoseg.learn.modelfile import ModelSpec, model_hash, read_model_spec
 from geoseg.predict.combine import Combination
 from geoseg.predict.fitting import check_image
+from geoseg.predict.former import (
+    FileId,
+    file_id,
+    file_ids,
+    refuse_foreign,
+    refuse_inputs,
+    remove_products,
+    side_products,
+    some_names,
+)
 from geoseg.predict.images import Image, find_images, refuse_same_stems
 from geoseg.predict.loading import refuse_strangers
 from geoseg.predict.output import MapDescription, classes_tag, refuse_input
@@ -36,14 +46,20 @@ def classify_images(call: Invocation) -> None:
         DataError: All failed.
     """
     forget_models()
-    images, share = _share(_images(call), call)
+    everything = _images(call)
+    images, share = _share(everything, call)
     job = replace(_prepare(call), share=share)
     failures = _check_all(images, job, call.log)
     todo = [image for image in images if image not in failures]
     if call.config.classification.overwrite is False:
         todo = _without_existing(todo, job, call.log)
+    inputs = file_ids([*everything, *([job.options.aoi] if job.options.aoi else [])])
+    failures |= _check_targets(todo, inputs, job)
+    todo = [image for image in todo if image not in failures]
+    stale = _stale(todo, inputs, job)
     results = run_all(todo, job, call, failures) if todo else []
     if results:
+        _remove(stale, results, call.log)
         facts = {key: job.description.tags[key] for key in ("MODEL_NAME", "MODEL_HASH", "GEOSEG_VERSION")}
         write_classes(job.folder, job.classes, {key.lower(): value for key, value in facts.items()})
     for line in _summary(results, job.description.class_names):
@@ -58,7 +74,8 @@ def _images(call: Invocation) -> list[Image]:
     sources = call.options.images or section.images or [section.working_folder]
     found = find_images(sources)
     if found.maps_passed_over:
-        call.log.note(f"{found.maps_passed_over} maps made by geoseg are passed over")
+        maps = found.maps_passed_over
+        call.log.note(f"{len(maps)} maps made by geoseg are passed over: {some_names(maps)}")
     refuse_same_stems(found.images)
     return found.images
 
@@ -131,7 +148,7 @@ def _prepare(call: Invocation) -> Job:
             bounds=section.bounds,
             convert=section.convert_dtype,
             resample=section.resample or call.options.resample,
-            max_memory=parse_memory(call.options.max_memory) if call.options.max_memory else None,
+            max_memory=parse_memory(call.options.max_memory, "--max-memory") if call.options.max_memory else None,
             finish=finish_options(section),
         ),
         quicklook=section.quicklook,
@@ -190,6 +207,43 @@ def _without_existing(images: Sequence[Image], job: Job, log: Log) -> list[Image
     if len(todo) < len(images):
         log.note(f"{len(images) - len(todo)} images have their maps already and are skipped")
     return todo
+
+
+def _check_targets(images: Sequence[Image], inputs: Collection[FileId], job: Job) -> dict[Image, tuple[str, ...]]:
+    """Look at what lies where maps are to be written; return what is wrong, by image."""
+    if images:
+        refuse_foreign([job.folder / "classes.json"])
+    failures: dict[Image, tuple[str, ...]] = {}
+    for image in images:
+        paths = job.options.paths(job.folder, image)
+        pictures = [paths["classes"].with_suffix(".png")] if job.quicklook and "classes" in paths else []
+        try:
+            refuse_inputs([*paths.values(), *pictures], inputs)
+            refuse_foreign(paths.values())
+        except GeosegError as error:
+            failures[image] = error.problems
+    return failures
+
+
+def _stale(images: Sequence[Image], inputs: Collection[FileId], job: Job) -> dict[str, dict[Path, FileId]]:
+    """Return, by image, what earlier runs left beside its maps that will not be written anew; inputs are left alone."""
+    found: dict[str, dict[Path, FileId]] = {}
+    for image in images:
+        kept = list(job.options.paths(job.folder, image).values())
+        known = {path: file_id(path) for path in side_products(job.folder, image, kept)}
+        found[str(image)] = {path: number for path, number in known.items() if number not in inputs}
+    return found
+
+
+def _remove(stale: Mapping[str, Mapping[Path, FileId]], results: Sequence[SceneResult], log: Log) -> None:
+    """Remove what describes other maps than those that are there now."""
+    old = [(path, number) for result in results for path, number in stale[result.image].items()]
+    # Another run may have put its own there meanwhile.
+    old_paths = [path for path, number in old if path.exists() and file_id(path) == number]
+    if gone := remove_products(old_paths):
+        log.note(f"{len(gone)} files of earlier runs are removed, which describe other maps: {some_names(gone)}")
+    if left := [path for path in old_paths if path.exists()]:
+        log.warn(f"{len(left)} files of earlier runs cannot be removed, which describe other maps: {some_names(left)}")
 
 
 def _summary(results: Sequence[SceneResult], names: Sequence[str]) -> Iterator[str]:

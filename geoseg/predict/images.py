@@ -14,6 +14,7 @@ from geoseg.data.stac import read_stac_images
 from geoseg.errors import DataError, problem
 from geoseg.geo.raster import stem
 from geoseg.geo.raster.names import SUFFIXES, is_gdal_name, members, resolve
+from geoseg.predict.former import is_ours
 from geoseg.predict.outputs import OUTPUTS
 
 _OWN = tuple(f"_{output}.tif" for output in OUTPUTS)
@@ -24,26 +25,26 @@ Image = str | os.PathLike[str]
 
 
 class Found(NamedTuple):
-    """The images, and how many of our own maps among them were passed over."""
+    """The images, and those of our own maps that were passed over."""
 
     images: list[Image]
-    maps_passed_over: int
+    maps_passed_over: list[Path]
 
 
 def find_images(sources: Iterable[Image]) -> Found:
     """Return the images that paths, folders and patterns stand for, in order, each once.
 
-    A folder stands for the rasters directly in it, known by their suffix. Our own class maps (``*_classes.tif`` and so
-    on) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``), and files joined
-    by ``|``, which are one image, are taken as they are. A CSV file stands for the images in its column ``image``, or
-    in its first column; STAC JSON for the images of its items.
+    A folder stands for the rasters directly in it, known by their suffix. Our own maps (``*_classes.tif`` and so on,
+    with our tags) are passed over in folders and patterns. Names that GDAL opens (``/vsi...``, ``https://...``), and
+    files joined by ``|``, which are one image, are taken as they are. A CSV file stands for the images in its column
+    ``image``, or in its first column; STAC JSON for the images of its items.
 
     Raises:
         DataError: A path that does not exist, a folder or pattern without an image, or nothing at all.
     """
     images: list[Image] = []
     problems: list[str] = []
-    passed_over = 0
+    passed_over: list[Path] = []
     for source in sources:
         if is_gdal_name(source) or len(members(source)) > 1:
             images.append(source)
@@ -53,14 +54,17 @@ def find_images(sources: Iterable[Image]) -> Found:
             images += _listed(path)
             continue
         candidates, expected = _candidates(path)
-        found = [candidate for candidate in candidates if candidate == path or not candidate.name.endswith(_OWN)]
-        passed_over += len(candidates) - len(found)
+        maps = [candidate for candidate in candidates if candidate != path and _is_map(candidate)]
+        passed_over += maps
+        known = set(maps)
+        found = [candidate for candidate in candidates if candidate not in known]
         images += found
         if not found:
-            problems.append(problem(path, _nothing(path), expected, "correct classification.images or working_folder"))
+            nothing = "nothing but maps that geoseg made" if maps else _nothing(path)
+            problems.append(problem(path, nothing, expected, "correct classification.images or working_folder"))
     if problems:
         raise DataError(problems)
-    return Found(list(dict.fromkeys(images)), passed_over)
+    return Found(list(dict.fromkeys(images)), list(dict.fromkeys(passed_over)))
 
 
 def refuse_same_stems(images: Sequence[Image]) -> None:
@@ -78,6 +82,11 @@ def refuse_same_stems(images: Sequence[Image]) -> None:
             problems.append(problem(image, f"the same name as {other}", "a name of its own for each map", remedy))
     if problems:
         raise DataError(problems)
+
+
+def _is_map(path: Path) -> bool:
+    """Tell whether geoseg made a raster; only those with the name of a map are looked at."""
+    return path.name.endswith(_OWN) and is_ours(path)
 
 
 def _candidates(path: Path) -> tuple[list[Path], str]:

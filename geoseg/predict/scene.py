@@ -23,14 +23,13 @@ from geoseg.geo.raster import (
     local_files,
     open_raster,
     read_info,
-    read_tags,
     resampled_info,
 )
-from geoseg.geo.vector.writing import FORMATS, read_polygon_tags
 from geoseg.predict.area import Area, AreaSource
 from geoseg.predict.budget import plan_within
 from geoseg.predict.counting import MapCounter, MapCounts
 from geoseg.predict.finishing import ClassNames, FinishOptions, finish_classes, polygons_path
+from geoseg.predict.former import RUN, made_by, refuse_foreign
 from geoseg.predict.output import MapDescription, output_path, parts_folder, publish_maps, refuse_input
 from geoseg.predict.outputs import map_outputs, needs_probabilities
 from geoseg.predict.partstore import PartStore, as_record
@@ -39,7 +38,6 @@ from geoseg.predict.predictor import Predictor
 from geoseg.predict.sliding import plan_windows, predict_blocks
 
 POLYGONS = "polygons"  # among the files of a scene
-_RUN = "RUN"  # the tag that tells whether a map is that of the run which is resumed
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ class SceneWork:
     def is_done(self) -> bool:
         """Tell whether all maps are there and were made like this."""
         run = self.store.run
-        return all(_made_by(path) == run for path in self.paths.values())
+        return all(made_by(path) == run for path in self.paths.values())
 
     def result(self, counts: MapCounts | None, seconds: float) -> SceneResult:
         """Return the outcome; without counts the maps were there already."""
@@ -202,10 +200,13 @@ def plan_scene(
     """Return the work on one image, before a pixel is read; arguments as those of `classify_scene`.
 
     Raises:
-        DataError: The image cannot be read, or is one of its own maps.
+        DataError: The image cannot be read or is one of its own maps, or a file that geoseg did not make lies where a
+            map is to be written.
         CapacityError: No window fits into the memory that is allowed.
     """
-    refuse_input(image, options.paths(folder, image).values())
+    targets = options.paths(folder, image).values()
+    refuse_input(image, targets)
+    refuse_foreign(targets)
     with _opened(image, bands, options) as raster:
         plan = _plan(predictor, raster.info, options)
         made_of = _made_of(raster, plan, description, options)
@@ -319,7 +320,7 @@ def finish_scene(work: SceneWork) -> MapCounts | None:
         if not whole:
             return None
         counts = store.counts(everything)
-        description = replace(work.description, tags={**work.description.tags, _RUN: store.run})
+        description = replace(work.description, tags={**work.description.tags, RUN: store.run})
         like = read_info(work.image, reading=work.options.reading)
         if work.options.shape is not None:
             like = resampled_info(like, *work.options.shape)
@@ -336,15 +337,6 @@ def _opened(image: str | os.PathLike[str], bands: Sequence[int], options: Classi
     """Open an image as its maps shall be: with its own pixels, or resampled."""
     with open_raster(image, bands, reading=options.reading) as raster:
         yield raster if options.shape is None else Resampled(raster, *options.shape)
-
-
-def _made_by(path: Path) -> str | None:
-    """Return what run a map was made by, or None where there is no map."""
-    if path.suffix in FORMATS:
-        return read_polygon_tags(path).get(_RUN)
-    with contextlib.suppress(DataError):
-        return read_tags(path).get(_RUN) if path.is_file() else None
-    return None
 
 
 def _plan(predictor: Predictor, info: RasterInfo, options: ClassifyOptions) -> Plan:
