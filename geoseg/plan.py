@@ -49,7 +49,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(call: Invocation) -> None:
-    memories = tuple(parse_memory(text) for text in call.options.memory or ()) or CARDS
+    memories = tuple(parse_memory(text, "--memory") for text in call.options.memory or ()) or CARDS
     work = _work(call.config, call.options)
     margin = calibrated(call.options.measured)
     rows = []

@@ -176,7 +176,7 @@ def _batch_size(
     samples = max(1, min(samples, training.num_trn_samples or samples))
     if training.batch_size != "auto":
         return min(training.batch_size, samples)
-    memory = parse_memory(training.memory) if training.memory else None
+    memory = parse_memory(training.memory, "training.memory") if training.memory else None
     found = auto_batch_size(model, work, runtime, samples, memory, warn)
     return processes.least(found, runtime.fabric.device)  # else they would take another number of steps
 

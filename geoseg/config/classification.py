@@ -56,7 +56,10 @@ def size(unit: str, low: float = 0.0, optional: bool = False) -> Rule:
     def convert(value: Any, folder: Path) -> float | str:
         written = value.strip() if isinstance(value, str) else value
         metric = isinstance(written, str) and written.endswith(unit)
-        result = as_number(written.removesuffix(unit) if metric else written)
+        try:
+            result = as_number(written.removesuffix(unit) if metric else written)
+        except RefusedError:
+            raise RefusedError(f"write 20 for pixels, or '20 {unit}'") from None
         if result < (0 if metric else low) or (low > 0 and result == 0):
             raise RefusedError("change the value")
         return f"{result:.12g} {unit}" if metric else result

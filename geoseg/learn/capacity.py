@@ -107,8 +107,12 @@ def largest_batch(
     return needs_of(estimate, batch_bytes).largest((margin or Margin()).room(memory))
 
 
-def parse_memory(text: str | int) -> int:
+def parse_memory(text: str | int, where: str = "memory") -> int:
     """Return the bytes in "11GiB", "11 GB" (of 1000 MB), or a number.
+
+    Args:
+        text: What the user wrote.
+        where: What to call it in a message.
 
     Raises:
         ConfigError: Not an amount of memory.
@@ -116,7 +120,7 @@ def parse_memory(text: str | int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(text))
     unit = match.group(2).upper() if match else None
     if match is None or unit not in _UNITS or float(match.group(1)) <= 0:
-        raise ConfigError(problem("memory", repr(text), "an amount such as 11GiB or 24GB", "correct it"))
+        raise ConfigError(problem(where, repr(text), "an amount such as 11GiB or 24GB", "correct it"))
     return int(float(match.group(1)) * _UNITS[unit])
 
 

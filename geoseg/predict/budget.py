@@ -68,8 +68,8 @@ def plan_within(
     Raises:
         CapacityError: No plan keeps the limit.
     """
-    held = resident_bytes() or 0
     per_pixel = bytes_per_pixel(predictor, *pixel)
+    held = resident_bytes() or 0  # after the pass that was counted, which imports some tens of MB itself
 
     def needs(side: int | None, batch: int | None) -> tuple[int, Plan]:
         tried = replace(options, window=options.window or side, batch_size=options.batch_size or batch)
@@ -86,7 +86,7 @@ def plan_within(
     raise CapacityError(
         problem(
             "--max-memory",
-            f"{limit / _MIB:.0f} MiB",
+            f"{limit / _MIB:.3g} MiB",
             f"at least {least / _MIB:.0f} MiB: {held / _MIB:.0f} of the process with its model, the rest for windows",
             "allow more, lower classification.overlap, or leave window and batch_size to be chosen",
         )
