@@ -62,7 +62,7 @@ from geoseg.predict.scene import ClassifyOptions, classify_scene
 keep_freed_memory()
 net = build_model("unetsmall", 2, 3).eval().requires_grad_(False).to(memory_format=torch.channels_last)
 predictor = Predictor(net, 3, None, net.size_divisor, net.receptive_radius, channels_last=True, bands=2)
-limit = resident_bytes() + 220 * 2**20
+limit = resident_bytes() + 300 * 2**20
 description = MapDescription(tuple("abc"), ("#000000", "#ff0000", "#00ff00"))
 options = ClassifyOptions(SlidingOptions(blending=sys.argv[3]), ("classes", "probabilities"), max_memory=limit)
 classify_scene(sys.argv[1], predictor, (1, 2), Path(sys.argv[2]), description, options)
