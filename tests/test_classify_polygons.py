@@ -107,3 +107,9 @@ def test_sizes_of_ground(model: Path, tmp_path: Path):
     assert read.is_valid.all()
     holes = [shapely.Polygon(ring).area for polygon in read.geometry for ring in polygon.interiors]
     assert min([20.0, *holes]) >= 20
+
+
+def test_a_size_of_polygons_without_polygons_is_said(model: Path, tmp_path: Path, capsys):
+    image = make_raster(tmp_path / "scene.tif", noise((2, 40, 40)))
+    assert classify(model, tmp_path / "maps", image, more=("classification.polygon_min_area=5",)) == 0
+    assert "classification.polygon_min_area: no use without classification.polygons" in capsys.readouterr().err

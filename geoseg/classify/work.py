@@ -37,6 +37,8 @@ from geoseg.predict.resolution import resampling_note
 from geoseg.predict.scene import ClassifyOptions, SceneResult
 from geoseg.predict.styles import write_classes
 
+_OF_POLYGONS = ("polygon_min_area", "polygon_fill_holes", "polygon_simplify", "polygon_background")
+
 
 def classify_images(call: Invocation) -> None:
     """Classify what the config and the command line say.
@@ -118,6 +120,8 @@ def _prepare(call: Invocation) -> Job:
     refuse_conflicts(config, spec, models[0])
     thresholds = thresholds_of(section.uncertain_below, spec)
     classes = map_classes(spec, thresholds is not None, section.values == "attribute")
+    if section.polygons is None and (idle := [name for name in _OF_POLYGONS if getattr(section, name)]):
+        call.log.warn(f"{', '.join(f'classification.{name}' for name in idle)}: no use without classification.polygons")
     if section.polygons is not None and "confidence" not in section.outputs:
         call.log.note("polygons say nothing of confidence; with confidence among classification.outputs they do")
     sliding = SlidingOptions(
