@@ -165,9 +165,7 @@ def build_store(
                 return None
             # One at a time, up to the new name: nobody writes into a folder that readers already see.
             with locked(folder / "scenes", wait=True):
-                forget_labels()
-                close_raster()
-                _return_memory()
+                _let_go()
                 finish_store(folder, scenes, options, {"fingerprint": mark, "options_mark": made_by}, how.decorate)
                 publish_store(folder, final)
     except OSError:
@@ -245,8 +243,10 @@ def _tasks(facts: SceneFacts, options: SampleOptions, folder: Path, plan: SceneP
     return plan_scene(facts, options, step, folder / "parts" / facts.scene.scene_id, plan)
 
 
-def _return_memory() -> None:
-    """Give freed memory back to the system: glibc keeps some 80 MB of the blocks' arrays, beside what follows."""
+def _let_go() -> None:
+    """Give up what blocks needed, and its memory to the system: glibc would keep some 80 MB beside what follows."""
+    forget_labels()
+    close_raster()
     with contextlib.suppress(OSError, AttributeError):  # another system, or another C library
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

@@ -29,17 +29,28 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def being_made(folder: Path) -> Iterator[None]:
+    """Turn what the system says while an output folder is made into one line about that folder.
+
+    Raises:
+        DataError: It cannot be made.
+    """
+    try:
+        yield
+    except OSError as error:
+        found = f"a folder that cannot be made ({error.strerror})"
+        raise DataError(problem(folder, found, "a writable place", "choose another output folder")) from error
+
+
 def make_folder(folder: Path) -> Path:
     """Make the folder of a command's results, with those above it, unless it is there; return it.
 
     Raises:
         DataError: It cannot be made, or a file has its name.
     """
-    try:
+    with being_made(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        found = f"a folder that cannot be made ({error.strerror})"
-        raise DataError(problem(folder, found, "a writable place", "choose another output folder")) from error
     return folder
 
 

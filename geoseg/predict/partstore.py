@@ -30,6 +30,7 @@ from geoseg.data.locks import in_use, locked
 from geoseg.errors import DataError, problem
 from geoseg.geo.grid import Window
 from geoseg.geo.raster import Level, RasterWriter, TileFile, create_tiles, finish_part, level_shapes, part_file
+from geoseg.learn.files import being_made
 from geoseg.predict.blocks import ClassBlock
 from geoseg.predict.counting import MapCounts
 from geoseg.predict.outputs import MapOutput
@@ -86,7 +87,7 @@ class PartStore:
             self._leave()
 
     def _begin(self, keep: bool) -> bool:
-        try:
+        with being_made(self.home.parent):
             self.home.mkdir(parents=True, exist_ok=True)
             with locked(self.home) as alone:
                 if alone:
@@ -96,11 +97,6 @@ class PartStore:
                     hidden = self.folder / f".run-{uuid.uuid4().hex[:8]}.json"
                     hidden.write_text(self._made_of, encoding="utf-8")
                     hidden.replace(self.folder / "run.json")
-        except OSError as error:
-            found = f"a folder that cannot be made ({error.strerror})"
-            raise DataError(
-                problem(self.home.parent, found, "a writable place", "choose another output folder")
-            ) from error
         return alone
 
     def _clear(self, keep: bool) -> None:
